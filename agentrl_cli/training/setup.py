@@ -1,0 +1,56 @@
+"""What sft and rl both do before their first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from agentrl_cli.config.digest import config_digest
+from agentrl_cli.config.schema import Config, ModelConfig
+from agentrl_cli.errors import ConfigError, RunError
+from agentrl_cli.runs import RunFolder
+
+
+def check_trainable(config: ModelConfig) -> None:
+    """Refuse settings under which training would silently not learn."""
+    if config.dtype == "bfloat16" and config.lora is None:
+        raise ConfigError(
+            "model.dtype='bfloat16' without adapters can't be trained: updates of a small learning rate round to nothing",
+            hint="set model.dtype=float32, or train adapters with model.lora",
+        )
+
+
+def require_no_dropout(config: ModelConfig) -> None:
+    """Refuse adapter dropout for rl: ratios need the same log-probabilities in each pass."""
+    if config.lora is not None and config.lora.dropout:
+        raise ConfigError(f"model.lora.dropout={config.lora.dropout} breaks the ratios of rl", hint="set it to 0")
+
+
+def set_threads(threads: int) -> None:
+    """Set torch's CPU threads; 0 leaves torch's choice."""
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def open_run(config: Config, *, kind: str, out: Path | None, resume: Path | None) -> tuple[RunFolder, Path | None]:
+    """Create a run folder, or open the one to resume and cut it back to its last complete checkpoint.
+
+    Returns:
+        The run, and the checkpoint to go on from (None for a new run, or one killed before its first).
+
+    Raises:
+        RunError: the folder can't be created or resumed, or its settings differ.
+    """
+    digest = config_digest(config)
+    if resume is None:
+        return RunFolder.create(config, kind=kind, out=out, digest=digest), None
+    run = RunFolder.open(resume)
+    if run.digest != digest:
+        raise RunError(
+            f"the settings differ from those of {str(resume)!r} (digest {digest[:12]}, run has {run.digest[:12]})",
+            hint="resume with the same --preset, --config and --set; steps, saving and threads... may differ",
+        )
+    checkpoint = run.latest_checkpoint()
+    run.truncate_after(int(checkpoint.name.removeprefix("step-")) if checkpoint else 0)
+    return run, checkpoint

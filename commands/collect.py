@@ -1,0 +1,39 @@
+"""`agentrl collect`: record trajectories of a teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl_cli.commands import options
+from agentrl_cli.console import ConsoleReporter
+
+
+def collect(
+    problems: Annotated[
+        str | None, typer.Option("--problems", metavar="FILE", help="Problems to solve; the default is data.train.")
+    ] = None,
+    teacher: Annotated[
+        str, typer.Option("--teacher", metavar="SPEC", help="scripted, openai:NAME@URL or model:PATH.")
+    ] = "scripted",
+    preset: options.Preset = None,
+    config_file: options.ConfigFile = None,
+    overrides: options.Overrides = None,
+    out: options.OutFile = Path("trajectories.jsonl"),
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Record trajectories of a teacher that solves problems with tools; goes on where it was stopped."""
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
+    if dry_run:
+        options.show_plan(config, as_json=as_json)
+        return
+    from agentrl_cli.collection.collect import run_collect
+
+    with ConsoleReporter() as reporter:
+        result = run_collect(config, problems=problems, teacher=teacher, out=out, reporter=reporter)
+    options.show(result, as_json=as_json)

@@ -1,0 +1,50 @@
+"""`agentrl eval`: measure a model on a benchmark, or audit the verifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl_cli.commands import options
+from agentrl_cli.console import ConsoleReporter
+
+
+def evaluate(
+    benchmark: Annotated[
+        str, typer.Argument(metavar="BENCHMARK", help="generated, a benchmark by name, or verifier (needs --data).")
+    ],
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="RUN|PATH|NAME", help="What to measure; the newest run in ./runs.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FILE", exists=True, help="Local copy of the problems or cases.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="First N problems only.")] = None,
+    no_tools: Annotated[bool, typer.Option("--no-tools", help="Same as --set tools.names=[].")] = False,
+    preset: options.Preset = None,
+    config_file: options.ConfigFile = None,
+    overrides: options.Overrides = None,
+    out: options.Out = None,
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Measure a model on a benchmark; a run is measured under its own settings unless others are named."""
+    shortcuts = {"tools.names": "[]" if no_tools else None}
+    run = options.run_folder(model)
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts=shortcuts, run=run)
+    if dry_run:
+        options.show_plan(config, as_json=as_json)
+    elif benchmark == "verifier":
+        options.audit_verifier(config, data=data, as_json=as_json)
+    else:
+        from agentrl_cli.evaluation.runner import run_eval
+
+        with ConsoleReporter() as reporter:
+            result = run_eval(
+                config, benchmark=benchmark, model=model, data=data, limit=limit, out=out, reporter=reporter
+            )
+        options.show(result, as_json=as_json)

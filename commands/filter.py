@@ -1,0 +1,36 @@
+"""`agentrl filter`: keep the trajectories that are worth learning from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl_cli.commands import options
+from agentrl_cli.console import ConsoleReporter
+
+
+def filter_(
+    input_: Annotated[
+        Path, typer.Argument(metavar="INPUT", exists=True, dir_okay=False, help="Trajectories (JSONL) to choose from.")
+    ],
+    preset: options.Preset = None,
+    config_file: options.ConfigFile = None,
+    overrides: options.Overrides = None,
+    out: options.OutFile = Path("sft.jsonl"),
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Keep the trajectories that are worth learning from, and say why the others are not."""
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
+    if dry_run:
+        options.show_plan(config, as_json=as_json)
+        return
+    from agentrl_cli.filtering.filter import run_filter
+
+    with ConsoleReporter() as reporter:
+        result = run_filter(config, input=input_, out=out, reporter=reporter)
+    options.show(result, as_json=as_json)

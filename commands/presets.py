@@ -1,0 +1,31 @@
+"""`agentrl presets`: what comes with the package, and what a setting means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentrl_cli import console
+from agentrl_cli.config.catalog import explain
+from agentrl_cli.config.load import preset_names, preset_text
+
+presets = typer.Typer(name="presets", help="List, show and explain settings.", no_args_is_help=True)
+
+
+@presets.command("list")
+def list_() -> None:
+    """List the presets."""
+    console.print_text("\n".join(preset_names()))
+
+
+@presets.command("show")
+def show(name: Annotated[str, typer.Argument(help="Name of a preset.")]) -> None:
+    """Print a preset as TOML, to start a file of your own from."""
+    console.print_text(preset_text(name).rstrip())
+
+
+@presets.command("explain")
+def explain_(key: Annotated[str, typer.Argument(help="A setting or section, such as grpo.epsilon_high.")]) -> None:
+    """Say what a setting means, its choices and its default."""
+    console.print_text(explain(key))

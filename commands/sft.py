@@ -1,0 +1,39 @@
+"""`agentrl sft`: supervised fine-tuning on trajectories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentrl_cli.commands import options
+from agentrl_cli.console import ConsoleReporter
+
+
+def sft(
+    data: Annotated[
+        Path, typer.Option("--data", metavar="FILE", exists=True, dir_okay=False, help="Trajectories to learn from.")
+    ],
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="Go on from the last checkpoint of a run.")
+    ] = None,
+    preset: options.Preset = None,
+    config_file: options.ConfigFile = None,
+    overrides: options.Overrides = None,
+    out: options.Out = None,
+    dry_run: options.DryRun = False,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Fine-tune a model on trajectories; only the assistant's tokens are learnt."""
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={}, run=resume)
+    if dry_run:
+        options.show_plan(config, as_json=as_json)
+        return
+    from agentrl_cli.training.sft import run_sft
+
+    with ConsoleReporter() as reporter:
+        result = run_sft(config, data=data, out=out, resume=resume, reporter=reporter)
+    options.show(result, as_json=as_json)
