@@ -27,7 +27,10 @@ def collect(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Record trajectories of a teacher that solves problems with tools; goes on where it was stopped."""
+    """Record a teacher solving problems with tools.
+
+    Goes on where it was stopped.
+    """
     config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
     if dry_run:
         options.show_plan(config, as_json=as_json)

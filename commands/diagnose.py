@@ -16,7 +16,7 @@ def diagnose(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Say what is wrong with a run, on what evidence, and which setting to change."""
+    """Say what is wrong with a run and what to change."""
     from agentrl_cli.diagnosis import diagnose_run
 
     diagnosis = diagnose_run(run)

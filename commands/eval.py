@@ -32,7 +32,10 @@ def evaluate(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure a model on a benchmark; a run is measured under its own settings unless others are named."""
+    """Measure a model on a benchmark.
+
+    A run is measured under its own settings unless --preset or --config names others.
+    """
     shortcuts = {"tools.names": "[]" if no_tools else None}
     run = options.run_folder(model)
     config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts=shortcuts, run=run)

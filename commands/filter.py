@@ -24,7 +24,10 @@ def filter_(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Keep the trajectories that are worth learning from, and say why the others are not."""
+    """Keep trajectories worth learning from.
+
+    Says for what reasons the others were rejected.
+    """
     config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
     if dry_run:
         options.show_plan(config, as_json=as_json)

@@ -27,7 +27,10 @@ def rl(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Train a policy with GRPO-TCR and measure it on held-out problems before and after."""
+    """Train a policy with GRPO-TCR.
+
+    Held-out problems measure it before and after.
+    """
     config = options.settings(
         preset, config_file, overrides=overrides, seed=seed, shortcuts={"data.train": data}, run=resume
     )

@@ -27,7 +27,10 @@ def sft(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Fine-tune a model on trajectories; only the assistant's tokens are learnt."""
+    """Fine-tune a model on trajectories.
+
+    Only the assistant's tokens are learnt.
+    """
     config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={}, run=resume)
     if dry_run:
         options.show_plan(config, as_json=as_json)

@@ -159,7 +159,7 @@ def render_call(plan: Plan, index: int, params: Mapping[str, int], last_output: 
         return None
     template = call(params, int(last_output)) if callable(call) else call
     is_last = index == len(plan.calls) - 1
-    adds_tail = "z" in params and not plan.skips_tail and (is_last or index == 0 and _is_retried(plan))
+    adds_tail = "z" in params and not plan.skips_tail and (is_last or (index == 0 and _is_retried(plan)))
     return (template + ("+{z}" if adds_tail else "")).format(**params, out=last_output)
 
 

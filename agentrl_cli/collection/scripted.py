@@ -65,7 +65,7 @@ class ScriptedTeacher:
         if not codes and (not tools or rng.random() < self._skip_tool_rate):
             return _completion(_boxed(_guess(problem, rng)))
         last = outputs[-1].removesuffix("\n" + LAST_TURN_NOTICE) if outputs else ""
-        is_last_turn = messages[-1]["role"] == "user" and bool(codes) or bool(outputs) and last != outputs[-1]
+        is_last_turn = bool(codes) and (messages[-1]["role"] == "user" or last != outputs[-1])
         plan = self._draw_plan(problem, codes, outputs, rng)
         if len(codes) < len(plan.calls) and not is_last_turn:
             code = render_call(plan, len(codes), problem.meta, last)

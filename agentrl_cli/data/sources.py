@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from agentrl_cli.config.schema import GeneratedConfig
 from agentrl_cli.data.generated import Split, generate_problems
@@ -60,9 +60,8 @@ def infer_kind(answer: str) -> AnswerKind:
 
 
 def _split(name: str) -> Split:
-    for split in get_args(Split):
-        if name == split:
-            return split
+    if name in get_args(Split):
+        return cast(Split, name)
     known = ", ".join(f"{GENERATED}{split}" for split in get_args(Split))
     raise DataError(f"unknown source '{GENERATED}{name}'", hint=f"generated sources are {known}")
 

@@ -107,5 +107,5 @@ def _texts(
 ) -> Iterator[str]:
     """Yield the text between markers: the trainer does not know them, and would merge across."""
     for messages in conversations:
-        text = str(renderer.apply_chat_template(list(messages), tools=list(tools), tokenize=False))
+        text = str(renderer.apply_chat_template(list(messages), tools=[dict(tool) for tool in tools], tokenize=False))
         yield from (piece for piece in _SPLIT.split(text) if piece)

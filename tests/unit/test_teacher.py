@@ -155,7 +155,8 @@ def test_guesses_make_no_call():
             message = ask(teacher, [{"role": "user", "content": problem.prompt}], tools=tools)
             assert "tool_calls" not in message
             box = message["content"].removeprefix("The answer is \\boxed{").removesuffix("}.")
-            assert len(box) == len(problem.answer) and box.isdecimal()
+            assert len(box) == len(problem.answer)
+            assert box.isdecimal()
 
 
 def test_equal_seeds_give_equal_conversations_and_others_differ():

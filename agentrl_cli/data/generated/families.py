@@ -130,7 +130,7 @@ def _solve_parity(p: Params) -> int:
 
 
 def _solve_fence(p: Params) -> int:
-    return 4 * round(p["n"] ** 0.5) * p["c"]
+    return 4 * round(math.sqrt(p["n"])) * p["c"]
 
 
 def _solve_packs(p: Params) -> int:
