@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,3 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A small byte-level tokenizer with the package's tool template, trained on one conversation."""
+    from agentrl_cli.agent.tools import PYTHON_SCHEMA
+    from agentrl_cli.data.tiny_model import build_tokenizer
+
+    template = (ROOT / "agentrl_cli" / "assets" / "templates" / "tiny-tools.jinja").read_text(encoding="utf-8")
+    conversation = [{"role": "user", "content": "What is 6*7?"}, {"role": "assistant", "content": "The answer is 42."}]
+    return build_tokenizer([conversation], tools=[PYTHON_SCHEMA], chat_template=template, vocab_size=320)

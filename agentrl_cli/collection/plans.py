@@ -138,9 +138,9 @@ PLANS: dict[str, list[Plan]] = {
     ),
     "padded": [
         _right(0.15, "{a}*{b}+{c}"),
-        _right(0.30, "{a:05d}*{b}+{c}", "{a}*{b}+{c}"),
-        _wrong(0.45, "{a:05d}*{b}+{c}", "{b}+{c}"),
-        _give_up(0.10, "{a:05d}*{b}+{c}"),
+        _right(0.30, "{a:04d}*{b}+{c}", "{a}*{b}+{c}"),
+        _wrong(0.45, "{a:04d}*{b}+{c}", "{b}+{c}"),
+        _give_up(0.10, "{a:04d}*{b}+{c}"),
     ],
     "comma": [
         _right(0.20, "{a}*{b}+{c}"),

@@ -166,9 +166,9 @@ _FAMILIES = (
     Family(
         "left_bags",
         (
-            "{name} has {a} bags of {b} {thing} and loses {c} bags. How many {thing} are left?",
-            "From {a} boxes with {b} {thing} each, {name} takes {c} boxes. How many {thing} stay?",
-            "{name} had {a} bags of {b} {thing} and sold {c} bags. How many {thing} are left?",
+            "{name} has {a} bags of {b} {thing}, but {c} whole bags get lost. How many {thing} are left?",
+            "Of {a} boxes with {b} {thing} each, {c} whole boxes are empty. How many {thing} in all?",
+            "{c} of {a} bags are sold, with {b} {thing} in each bag. How many {thing} stay?",
         ),
         _draw_left,
         "(a-c)*b",
@@ -278,9 +278,9 @@ _FAMILIES = (
     Family(
         "padded",
         (
-            "Multiply the ticket number {a:05d} by {b} and add {c}.",
-            "{name} has ticket {a:05d}. What is its number times {b}, plus {c}?",
-            "The meter shows {a:05d}. Multiply by {b}, then add {c}.",
+            "Multiply the ticket number {a:04d} by {b} and add {c}.",
+            "{name} has ticket {a:04d}. What is its number times {b}, plus {c}?",
+            "The meter shows {a:04d}. Multiply by {b}, then add {c}.",
         ),
         _abc,
         "a*b+c",
