@@ -17,20 +17,23 @@ with r < 1 - epsilon_low; A < 0 with r > 1 + epsilon_high). The ratio's denomina
 as in the released code, not the reference that the paper prints.
 
 Every mean's denominator is passed in, counted over the whole update batch by the caller (all
-micro-batches, all ranks), so that how a batch is cut up changes neither loss nor gradient. Statistics
-are sums and counts for the same reason.
+micro-batches, all ranks), so that how a batch is cut up changes neither loss nor gradient. The KL
+penalty is a mean over the generated tokens of the update batch in every mode. What was met on the way
+comes back as sums and counts for the same reason (`agentrl_cli.grpo.stats`).
 
-Shapes: B trajectories, T tokens after the prompt; mask 1 marks tokens that the policy generated.
+Shapes: B trajectories, T tokens after the prompt; mask 1 marks tokens that the policy generated. What
+stands where the mask is 0 is never read, not even a NaN.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from agentrl_cli.grpo.kl import LOG_RATIO_BOUND, k1, k2, k3
+from agentrl_cli.grpo.stats import LossStats
 
 LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "sequence"]
 RolloutIs = Literal["none", "token", "sequence"]
@@ -62,58 +65,23 @@ class Denominator:
 
 
 @dataclass(frozen=True, slots=True)
-class LossStats:
-    """Sums over generated tokens; they add up over micro-batches, updates and ranks."""
-
-    num_tokens: float = 0.0
-    clip_low: float = 0.0
-    clip_high: float = 0.0
-    ratio: float = 0.0
-    entropy: float = 0.0
-    kl_step: float = 0.0
-    kl_tokens: float = 0.0
-    k1: float = 0.0
-    k2: float = 0.0
-    k3: float = 0.0
-    mismatch_tokens: float = 0.0
-    mismatch_k3: float = 0.0
-    weight: float = 0.0
-    weight_squared: float = 0.0
-
-    @classmethod
-    def zero(cls) -> LossStats:
-        """Return sums over nothing."""
-        return cls()
-
-    def __add__(self, other: LossStats) -> LossStats:
-        return LossStats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
-
-    def means(self) -> dict[str, float]:
-        """Return the metrics that these sums define; one that nothing was counted for is left out."""
-        metrics: dict[str, float] = {}
-        if self.num_tokens:
-            metrics["clip_ratio/low_mean"] = self.clip_low / self.num_tokens
-            metrics["clip_ratio/high_mean"] = self.clip_high / self.num_tokens
-            metrics["ratio/mean"] = self.ratio / self.num_tokens
-            metrics["entropy"] = self.entropy / self.num_tokens
-        if self.kl_tokens:
-            metrics["kl"] = self.k3 / self.kl_tokens
-            metrics["kl_k1"] = self.k1 / self.kl_tokens
-            metrics["kl_k2"] = self.k2 / self.kl_tokens
-        if self.mismatch_tokens:
-            metrics["mismatch_kl"] = self.mismatch_k3 / self.mismatch_tokens
-        if self.weight:
-            metrics["rollout_is/mean"] = self.weight / self.num_tokens
-            metrics["rollout_is/ess"] = self.weight**2 / (self.num_tokens * self.weight_squared)
-        return metrics
-
-
-@dataclass(frozen=True, slots=True)
 class LossOutput:
     """The micro-batch's share of the loss (a scalar to call backward on) and its sums."""
 
     loss: torch.Tensor
     stats: LossStats
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The inputs with everything outside the mask set to 0; only `policy` carries a gradient."""
+
+    policy: torch.Tensor
+    old: torch.Tensor
+    mask: torch.Tensor
+    sampler: torch.Tensor | None
+    ref: torch.Tensor | None
+    entropy: torch.Tensor | None
 
 
 def policy_loss(
@@ -135,42 +103,28 @@ def policy_loss(
         policy_logp_BT: log p of each token now, [B, T]; the only input that carries a gradient.
         old_logp_BT: log p before the step's first update, [B, T].
         advantage_B: [B].
-        mask_BT: bool, [B, T].
+        mask_BT: bool or 0/1, [B, T].
         settings: Loss mode, clip range and corrections.
         denominator: Counts of the whole update batch.
         sampler_logp_BT: log p that the sampler reported, [B, T]; needed by `rollout_is`, else only measured.
         ref_logp_BT: log p under the frozen reference, [B, T]; needed for beta > 0, else only measured.
-        entropy_BT: entropy of each token's distribution in nats, [B, T]; only measured.
+        entropy_BT: Entropy of each token's distribution in nats, [B, T]; only measured.
         beta: Weight of the KL penalty, a token mean of `settings.kl_estimator`.
     """
-    mask = mask_BT.to(policy_logp_BT.dtype)
+    tokens = _inside_mask(policy_logp_BT, old_logp_BT, mask_BT, sampler_logp_BT, ref_logp_BT, entropy_BT)
     advantage_B1 = advantage_B.to(policy_logp_BT.dtype).unsqueeze(1)
-    weight = _rollout_weight(old_logp_BT, sampler_logp_BT, mask_BT, settings=settings)
-    if settings.loss_agg_mode == "sequence":
-        log_ratio = masked_mean_per_row(policy_logp_BT - old_logp_BT, mask).unsqueeze(1)
-    else:
-        log_ratio = torch.where(mask_BT, policy_logp_BT - old_logp_BT, 0.0)
-    ratio = torch.exp(log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND))
+    weight = _rollout_weight(tokens, settings=settings)
+    ratio = _ratio(tokens, settings=settings)
     term = clipped_term(ratio, advantage_B1, settings=settings) * weight
-    loss = -_aggregate(term, mask, settings=settings, denominator=denominator)
+    loss = -_aggregate(term, tokens.mask, settings=settings, denominator=denominator)
     if beta > 0:
-        assert ref_logp_BT is not None, f"beta={beta} needs reference log-probabilities"
+        assert tokens.ref is not None, f"beta={beta} needs reference log-probabilities"
         estimator = k3 if settings.kl_estimator == "k3" else k2
-        penalty = torch.where(mask_BT, estimator(policy_logp_BT, ref_logp_BT), 0.0)
-        loss = loss + beta * penalty.sum() / denominator.num_tokens
+        loss = loss + beta * estimator(tokens.policy, tokens.ref).sum() / denominator.num_tokens
     with torch.no_grad():
-        stats = _measure(
-            policy_logp_BT,
-            old_logp_BT,
-            ratio.expand_as(mask),
-            advantage_B1,
-            weight.expand_as(mask),
-            mask_BT,
-            settings=settings,
-            sampler_logp_BT=sampler_logp_BT,
-            ref_logp_BT=ref_logp_BT,
-            entropy_BT=entropy_BT,
-        )
+        stats = _measure(tokens, ratio, advantage_B1, weight, settings=settings)
+    assert stats.num_tokens <= denominator.num_tokens, (stats.num_tokens, denominator.num_tokens)
+    assert stats.num_sequences <= denominator.num_sequences, (stats.num_sequences, denominator.num_sequences)
     return LossOutput(loss, stats)
 
 
@@ -183,77 +137,111 @@ def clipped_term(ratio: torch.Tensor, advantage: torch.Tensor, *, settings: Loss
     return torch.where(advantage < 0, torch.maximum(term, settings.delta * advantage), term)
 
 
-def masked_mean_per_row(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """Return each row's mean over its masked-in tokens, [B]; 0 for a row that has none."""
-    kept = torch.where(mask_BT.bool(), values_BT, torch.zeros_like(values_BT))
-    return kept.sum(1) / mask_BT.sum(1).clamp(min=1.0)
+def _inside_mask(
+    policy: torch.Tensor,
+    old: torch.Tensor,
+    mask: torch.Tensor,
+    sampler: torch.Tensor | None,
+    ref: torch.Tensor | None,
+    entropy: torch.Tensor | None,
+) -> _Tokens:
+    """Check the shapes and put 0 wherever the mask is 0."""
+    inside = mask.bool()
+
+    def keep(values: torch.Tensor) -> torch.Tensor:
+        assert values.shape == inside.shape, (tuple(values.shape), tuple(inside.shape))
+        return torch.where(inside, values, torch.zeros_like(values))
+
+    def keep_fixed(values: torch.Tensor | None) -> torch.Tensor | None:
+        return None if values is None else keep(values.detach())
+
+    return _Tokens(
+        policy=keep(policy),
+        old=keep(old.detach()),
+        mask=inside,
+        sampler=keep_fixed(sampler),
+        ref=keep_fixed(ref),
+        entropy=keep_fixed(entropy),
+    )
 
 
-def _aggregate(
-    term: torch.Tensor, mask: torch.Tensor, *, settings: LossSettings, denominator: Denominator
-) -> torch.Tensor:
-    """Average term over the update batch as `loss_agg_mode` says; [B, T] (or [B, 1] for `sequence`) to a scalar."""
-    mode = settings.loss_agg_mode
-    has_tokens = (mask.sum(1) > 0).to(term.dtype)
-    if mode == "token-mean":
-        return (term * mask).sum() / denominator.num_tokens
-    if mode == "seq-mean-token-mean":
-        return masked_mean_per_row(term, mask).sum() / denominator.num_sequences
-    if mode == "seq-mean-token-sum-norm":
-        return ((term * mask).sum(1) / settings.max_length).sum() / denominator.num_sequences
-    return (term.squeeze(1) * has_tokens).sum() / denominator.num_sequences
+def _ratio(tokens: _Tokens, *, settings: LossSettings) -> torch.Tensor:
+    """Return policy / old per token [B, T], or per trajectory [B, 1] (geometric mean) for `sequence`."""
+    log_ratio = tokens.policy - tokens.old
+    if settings.loss_agg_mode == "sequence":
+        log_ratio = log_ratio.sum(1, keepdim=True) / _lengths(tokens.mask, log_ratio).unsqueeze(1)
+    return torch.exp(log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND))
 
 
-def _rollout_weight(
-    old: torch.Tensor, sampler: torch.Tensor | None, mask_BT: torch.Tensor, *, settings: LossSettings
-) -> torch.Tensor:
-    """Return detached weights min(exp(old - sampler), threshold): [B, T] per token, [B, 1] per sequence."""
+def _rollout_weight(tokens: _Tokens, *, settings: LossSettings) -> torch.Tensor:
+    """Return min(exp(old - sampler), threshold), without a gradient: [B, T] per token, [B, 1] per sequence."""
     if settings.rollout_is == "none":
-        return torch.ones((old.shape[0], 1), dtype=old.dtype, device=old.device)
-    assert sampler is not None, f"rollout_is={settings.rollout_is!r} needs the sampler's log-probabilities"
-    log_weight = torch.where(mask_BT, old - sampler, torch.zeros_like(old)).detach()
-    if settings.rollout_is == "sequence":
+        return tokens.old.new_ones((len(tokens.old), 1))
+    assert tokens.sampler is not None, f"rollout_is={settings.rollout_is!r} needs the sampler's log-probabilities"
+    token_level = settings.rollout_is == "token"
+    assert not (token_level and settings.loss_agg_mode == "sequence"), "token weights need a token-level loss"
+    log_weight = tokens.old - tokens.sampler
+    if not token_level:
         log_weight = log_weight.sum(1, keepdim=True)
     bounded = log_weight.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return torch.exp(bounded).clamp(max=settings.rollout_is_threshold)
 
 
+def _lengths(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the generated tokens of each row, at least 1, [B]: what a row's mean is divided by."""
+    return mask.sum(1).clamp(min=1).to(like.dtype)
+
+
+def _aggregate(
+    term: torch.Tensor, mask: torch.Tensor, *, settings: LossSettings, denominator: Denominator
+) -> torch.Tensor:
+    """Average term over the update batch as `loss_agg_mode` says; [B, T] (or [B, 1] for `sequence`) to a scalar.
+
+    Rows without generated tokens add nothing to any sum and are in no denominator.
+    """
+    mode = settings.loss_agg_mode
+    if mode == "sequence":
+        return (term.squeeze(1) * mask.any(1)).sum() / denominator.num_sequences
+    inside = term * mask
+    if mode == "token-mean":
+        return inside.sum() / denominator.num_tokens
+    if mode == "seq-mean-token-mean":
+        return (inside.sum(1) / _lengths(mask, term)).sum() / denominator.num_sequences
+    return (inside.sum(1) / settings.max_length).sum() / denominator.num_sequences
+
+
 def _measure(
-    policy: torch.Tensor,
-    old: torch.Tensor,
-    ratio: torch.Tensor,
-    advantage_B1: torch.Tensor,
-    weight: torch.Tensor,
-    mask: torch.Tensor,
-    *,
-    settings: LossSettings,
-    sampler_logp_BT: torch.Tensor | None,
-    ref_logp_BT: torch.Tensor | None,
-    entropy_BT: torch.Tensor | None,
+    tokens: _Tokens, ratio: torch.Tensor, advantage_B1: torch.Tensor, weight: torch.Tensor, *, settings: LossSettings
 ) -> LossStats:
-    """Count what the loss met, over generated tokens."""
-
-    def total(values: torch.Tensor) -> float:
-        return float(torch.where(mask, values, torch.zeros_like(values)).double().sum())
-
-    count = float(mask.sum())
-    low = (advantage_B1 < 0) & (ratio < 1.0 - settings.epsilon_low)
-    high = (advantage_B1 > 0) & (ratio > 1.0 + settings.epsilon_high)
-    is_weighted = settings.rollout_is != "none"
-    return LossStats(
-        num_tokens=count,
-        clip_low=total(low.double()),
-        clip_high=total(high.double()),
-        ratio=total(ratio),
-        entropy=0.0 if entropy_BT is None else total(entropy_BT),
-        kl_step=total(k3(old, policy)),
-        kl_tokens=0.0 if ref_logp_BT is None else count,
-        k1=0.0 if ref_logp_BT is None else total(k1(policy, ref_logp_BT)),
-        k2=0.0 if ref_logp_BT is None else total(k2(policy, ref_logp_BT)),
-        k3=0.0 if ref_logp_BT is None else total(k3(policy, ref_logp_BT)),
-        mismatch_tokens=0.0 if sampler_logp_BT is None else count,
-        mismatch_k3=0.0 if sampler_logp_BT is None else total(k3(sampler_logp_BT, old)),
-        weight=total(weight) if is_weighted else 0.0,
-        weight_squared=total(weight**2) if is_weighted else 0.0,
-    )
-
+    """Count what the loss met."""
+    mask, policy, old = tokens.mask, tokens.policy, tokens.old
+    num_tokens = mask.sum()
+    sums = {
+        "num_tokens": num_tokens,
+        "num_sequences": mask.any(1).sum(),
+        "empty_sequences": (~mask.any(1)).sum(),
+        "clip_low": (mask & (advantage_B1 < 0) & (ratio < 1.0 - settings.epsilon_low)).sum(),
+        "clip_high": (mask & (advantage_B1 > 0) & (ratio > 1.0 + settings.epsilon_high)).sum(),
+        "ratio": (ratio * mask).double().sum(),
+        "ratio_max": (ratio * mask).max() if mask.numel() else num_tokens,
+        "k3_old_policy": k3(old, policy).double().sum(),
+    }
+    if settings.delta is not None:
+        sums["clip_dual"] = (mask & (advantage_B1 < 0) & (ratio > settings.delta)).sum()
+        sums["dual_tokens"] = num_tokens
+    if tokens.entropy is not None:
+        sums["entropy"], sums["entropy_tokens"] = tokens.entropy.double().sum(), num_tokens
+    if tokens.ref is not None:
+        sums["kl_tokens"] = num_tokens
+        sums.update({k.__name__: k(policy, tokens.ref).double().sum() for k in (k1, k2, k3)})
+    if tokens.sampler is not None:
+        sums["mismatch_tokens"] = num_tokens
+        sums["k3_sampler_old"] = k3(tokens.sampler, old).double().sum()
+    if settings.rollout_is != "none":
+        counted = mask if weight.shape[1] == mask.shape[1] else mask.any(1, keepdim=True)
+        kept = torch.where(counted, weight, torch.zeros_like(weight)).double()
+        sums["num_weights"] = counted.sum()
+        sums["weight"], sums["weight_squared"] = kept.sum(), (kept**2).sum()
+    # one transfer from the device instead of one per sum
+    values = torch.stack([value.double() for value in sums.values()]).tolist()
+    return LossStats(**dict(zip(sums, values, strict=True)))

@@ -15,6 +15,7 @@ def epsilon_high_at(config: GrpoConfig, *, step: int, total: int) -> float:
         step: From 0 to total - 1; `linear` has its `start` at 0 and its `end` at the last step.
         total: Steps of the run.
     """
+    assert 0 <= step < total, (step, total)
     schedule = config.epsilon_high_schedule
     if schedule.kind == "linear":
         assert schedule.start is not None
@@ -22,6 +23,7 @@ def epsilon_high_at(config: GrpoConfig, *, step: int, total: int) -> float:
         progress = step / (total - 1) if total > 1 else 0.0
         return schedule.start + (schedule.end - schedule.start) * progress
     if schedule.kind == "progressive":
+        # unsourced: it starts at a value that trained worse in arXiv 2510.11701, so it is no preset's choice
         return max(0.35 - 0.15 * step / total, 0.25)
     return config.epsilon_high
 
@@ -38,6 +40,7 @@ def learning_rate_factor(
         update: From 0 to total - 1.
         total: Updates of the run.
     """
+    assert 0 <= update < total, (update, total)
     warmup = round(total * warmup_frac)
     if update < warmup:
         return (update + 1) / warmup

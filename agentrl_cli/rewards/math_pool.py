@@ -7,7 +7,6 @@ under asyncio (`asyncio.to_thread`). Workers start when they are first needed an
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import json
 import os
@@ -107,12 +106,14 @@ class MathPool:
     def close(self) -> None:
         """End all workers; a later request starts new ones."""
         with self._lock:
-            alive, self._alive = self._alive, set()
+            alive = list(self._alive)
+        # Requests in flight fail at once and give their places back.
         for worker in alive:
-            worker.kill()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait()
+            self._end(worker)
+        for _ in range(self.size):
+            worker_or_none = self._idle.get()
+            if worker_or_none is not None:
+                self._end(worker_or_none)
         for _ in range(self.size):
             self._idle.put(None)
 
@@ -182,9 +183,9 @@ class _Worker:
         return reply
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

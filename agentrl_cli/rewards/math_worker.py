@@ -5,8 +5,9 @@ Reads one JSON request a line, `{"id", "gold", "answer", "limit_s"}`, and writes
 
 math-verify alone is no safe reward. It takes differences below 1e-15 for none and rounds decimals to six
 places, reads a pair as an interval, drops single letters as units and ignores the case of symbols. So the
-parsing here takes the whole answer or nothing, without units, and an agreement counts only if both sides also
-have equal keys: exact decimals, 30 significant digits, at several values of the variables.
+parsing here takes the whole answer or nothing, without units; formulas are equal if their values are, with exact
+decimals, to 30 significant digits, at several values of the variables; and what math-verify says of lists,
+intervals, matrices and equations counts only if their parts are equal in the same sense.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
+from sympy.core.relational import Relational
 
 MEMORY_BYTES = 4 * 2**30
 _NORMALIZATION = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
@@ -60,7 +62,7 @@ def _answer(answer: str, gold: str | None) -> dict[str, Any]:
     if parsed is None:
         return {"status": "unparsed", "correct": False, "key": ""}
     if gold is None:
-        return {"status": "ok", "correct": False, "key": repr(_key_or_none(parsed) or "")}
+        return {"status": "ok", "correct": False, "key": _key_text(parsed)}
     parsed_gold = parse(gold, is_real=is_real)
     is_equal = parsed_gold is not None and are_equal(parsed_gold, parsed)
     return {"status": "ok", "correct": is_equal, "key": ""}
@@ -81,22 +83,30 @@ def parse(latex: str, *, is_real: bool) -> Any | None:
 
 
 def are_equal(gold: Any, answer: Any) -> bool:
-    """Whether math-verify accepts the answer and nothing exact speaks against it."""
-    if not verify(gold, answer, timeout_seconds=None):
-        return False
+    """Whether two formulas have equal values, or math-verify accepts the answer and its parts have equal values."""
     if isinstance(gold, sympy.Eq) != isinstance(answer, sympy.Eq):
         gold, answer = _right_side(gold), _right_side(answer)
-    if isinstance(gold, sympy.core.relational.Relational) and isinstance(answer, sympy.core.relational.Relational):
-        return _same_relation(gold, answer)
-    gold_key, answer_key = _key_or_none(gold), _key_or_none(answer)
-    return gold_key is None or answer_key is None or gold_key == answer_key
+    if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
+        agrees = _exactly_equal(gold, answer)
+        return verify(gold, answer, timeout_seconds=None) if agrees is None else agrees
+    return verify(gold, answer, timeout_seconds=None) and _exactly_equal(gold, answer) is not False
 
 
-def _key_or_none(parsed: Any) -> Key | None:
+def _exactly_equal(gold: Any, answer: Any) -> bool | None:
+    """Compare structure and exact values; None where there are no values to compare."""
     try:
-        return key(parsed)
-    except Exception:  # as above; a shape without key is left to math-verify
+        if isinstance(gold, Relational) and isinstance(answer, Relational):
+            return _same_relation(gold, answer)
+        return key(gold) == key(answer)
+    except Exception:  # sympy raises whatever it comes upon
         return None
+
+
+def _key_text(parsed: Any) -> str:
+    try:
+        return repr(key(parsed))
+    except Exception:  # as above
+        return ""
 
 
 def key(parsed: Any) -> Key:

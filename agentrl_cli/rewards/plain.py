@@ -52,18 +52,19 @@ _REPLACED = str.maketrans(
 """Characters that models write for LaTeX commands, and those that mean nothing."""
 _FULLWIDTH_FIRST, _FULLWIDTH_LAST, _FULLWIDTH_SHIFT = 0xFF01, 0xFF5E, 0xFEE0
 
-_MATH_MARKS = re.compile(r"\\[()\[\]]|\$|\\displaystyle(?![A-Za-z])")
+_MATH_MARKS = re.compile(r"(?<!\\)\\[()\[\]]|\$|\\displaystyle(?![A-Za-z])")
 _BIG_DELIMITER = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?")
-_NEGATIVE_SPACE = re.compile(r"(,)\\!\s*|\\!")
-_SPACING = re.compile(r"\\[,;: ]|~|\\q?quad(?![A-Za-z])")
+_NEGATIVE_SPACE = re.compile(r"(,)\\!\s*|(?<!\\)\\!")
+_SPACING = re.compile(r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])")
 _THIN_THOUSANDS = re.compile(r"(?<=\d)(?:\\[,;: ]|~)(?=\d{3}(?!\d))")
 
-_UNITS = r"(?:cm|mm|km|dm|kg|mg|ml|mL|mph|kph|ft|in|lb|lbs|oz|hr|hrs|min|sec|m|g|s|h|l|L|J|N|W|V)"
+_LONG_UNITS = "cm|mm|km|dm|kg|mg|ml|mL|mph|kph|ft|in|lb|lbs|oz|hr|hrs|min|sec"
+_UNITS = rf"(?:{_LONG_UNITS}|m|g|s|h|l|L|J|N|W|V)"
 _POWER = r"(?:\s*\^\s*\{?\s*-?[0-9]\s*\}?)?"
 _TEXT_UNIT = re.compile(r"\s*" + _TEXT_COMMAND + r"\s*\{([^{}0-9]*)\}" + _POWER + r"$")
 _WORD_UNIT = re.compile(r"(?<=[0-9}.])\s+((?:[A-Za-z]{3,}|" + _UNITS + r")(?:[ /.]+(?:[A-Za-z]{2,}|" + _UNITS + r"))*)"
                         + _POWER + r"$")  # fmt: skip
-_GLUED_UNIT = re.compile(r"(?<=[0-9])" + _UNITS + _POWER + r"$")
+_GLUED_UNIT = re.compile(rf"(?<=[0-9])(?:{_LONG_UNITS})" + _POWER + r"$")
 _DEGREE = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)$")
 _PERCENT = re.compile(r"\s*(?:\\?%|" + _TEXT_COMMAND + r"\s*\{\s*(?:percent|%)\s*\}|\s(?:percent))$")
 _NOT_A_UNIT = re.compile(
@@ -90,7 +91,7 @@ _CHOICE = re.compile(
     r"(?:(?:option|choice|answer)\s*:?\s*)?[(\[]?\s*([A-Za-z])\s*(?:[)\]]?[.):,]?|[)\]]?[.):]\s*(\S.*)|[)\]]\s+(\S.*))",
     re.IGNORECASE | re.DOTALL,
 )
-_MORE_CHOICES = re.compile(r"^(?:or|and)\b|(?:^|[\s(\[,;])[A-J](?:[.):\]]|$)", re.IGNORECASE)
+_MORE_CHOICES = re.compile(r"\b(?:or|and)\s+[(\[]?[A-J]\b|(?:^|[\s(\[,;])[A-J][.):\]]|^[A-J]$", re.IGNORECASE)
 _GOLD_WORDS = re.compile(_TEXT_COMMAND + r"\s*\{[^{}0-9\\]*[A-Za-z][^{}0-9\\]*\}|[A-Za-z]{4,}(?: [A-Za-z]+)*")
 _BASED = re.compile(r"([0-9A-Za-z]+)\s*_\s*(?:\{\s*(?:" + _TEXT_COMMAND + r"\s*\{\s*)?(\d+|[a-z]+)\s*\}?\s*\}|(\d))")
 

@@ -1,4 +1,16 @@
-"""Keys and values that generation keeps: one block of slots for rows, and the prompts that they share."""
+"""Keys and values of sequences that are being generated, and attention against them.
+
+Two stores, each one tensor over all layers: `prefixes` holds the prompt of each group once, `rows` what
+follows it in each trajectory (or the whole sequence of a trajectory without a group). Both grow by
+chunks. Rows that generate are the first n rows, so decoding reads slices, never gathers.
+
+Attention folds the rows of a group into the query dimension of their prefix, so its keys and values are
+read once per group, not once per row; scores of both stores meet in one softmax. Query heads that share
+a key/value head are folded the same way, so nothing is repeated.
+
+Shapes: B rows of a pass, T new tokens of a row, R rows of the store, K key/value heads, Q query heads per
+key/value head, D head size, P prefixes, G most rows of one prefix in a pass, S and W columns of prefix and row.
+"""
 
 from __future__ import annotations
 
@@ -7,136 +19,247 @@ from dataclasses import dataclass
 
 import torch
 
-from agentrl_cli.sampler.attention import Grid, Prefix, joined_attention, padding_bias
+from agentrl_cli.sampler.attention import CausalModel, PackedAttention, Segment
 
-_GROWTH = 64
-"""Tokens by which the slots grow when a row needs more."""
-
-
-@dataclass(eq=False, slots=True)
-class SharedPrompt:
-    """A prompt that was computed once, with everything that its rows need of it."""
-
-    ids: list[int]
-    keys: list[torch.Tensor]
-    """Per layer [K, Tp, D]."""
-    values: list[torch.Tensor]
-    last_state: torch.Tensor
-    """Hidden state of its last token, [E]: the rows' first token is drawn from it."""
-    num_rows: int = 0
-    """Rows that hold on to it."""
+_CHUNK = 32
 
 
-class SlotCache:
-    """Preallocated keys and values of the tokens after the prompt, [layers, 2, slots, K, S, D].
+class Store:
+    """Keys and values of numbered places, [layers, 2, places, K, width, D], zeroed so that nothing unset is NaN."""
 
-    S grows in steps up to what the longest row needs, so that memory follows use.
-    """
+    def __init__(self, model: CausalModel) -> None:
+        weight = model.weight
+        self._data = torch.zeros(
+            model.num_layers, 2, 0, model.num_kv_heads, 0, model.head_dim, dtype=weight.dtype, device=weight.device
+        )
+        self.keys: list[torch.Tensor] = []
+        """Per layer [places, K, width, D]."""
+        self.values: list[torch.Tensor] = []
 
-    def __init__(self, slots: int, *, layers: int, kv_heads: int, head_dim: int, like: torch.Tensor) -> None:
-        self._shape = (layers, 2, slots, kv_heads, head_dim)
-        self._like = like
-        self._data: torch.Tensor | None = None
+    @property
+    def width(self) -> int:
+        """Tokens that a place can hold."""
+        return int(self._data.shape[4])
 
-    def reserve(self, length: int) -> None:
-        """Make room for rows of `length` tokens."""
-        if self._data is not None and self._data.shape[4] >= length:
+    @property
+    def num_places(self) -> int:
+        """Places that there are."""
+        return int(self._data.shape[2])
+
+    def reserve(self, places: int, width: int) -> None:
+        """Make room for so many places of so many tokens; what is stored stays."""
+        old = self._data
+        if places <= self.num_places and width <= self.width:
             return
-        layers, two, slots, kv_heads, head_dim = self._shape
-        width = -(-length // _GROWTH) * _GROWTH
-        grown = self._like.new_zeros((layers, two, slots, kv_heads, width, head_dim))
-        if self._data is not None:
-            grown[:, :, :, :, : self._data.shape[4]] = self._data
-        self._data = grown
+        # growing by half keeps the copies, all in all, below the tokens written
+        if width > self.width:
+            width = -(-max(width, self.width * 3 // 2) // _CHUNK) * _CHUNK
+        if places > self.num_places:
+            places = max(places, self.num_places * 3 // 2)
+        shape = [*old.shape[:2], max(places, old.shape[2]), old.shape[3], max(width, old.shape[4]), old.shape[5]]
+        self._data = old.new_zeros(shape)
+        self._data[:, :, : old.shape[2], :, : old.shape[4]] = old
+        self.keys = list(self._data[:, 0].unbind())
+        self.values = list(self._data[:, 1].unbind())
 
-    def layer(self, layer: int) -> torch.Tensor:
-        """Return [2, slots, K, S, D]."""
-        assert self._data is not None
-        return self._data[layer]
+    def swap(self, a: int, b: int, *, width: int) -> None:
+        """Exchange two places, as far as their first `width` tokens."""
+        if a == b or not width:
+            return
+        kept = self._data[:, :, a, :, :width].clone()
+        self._data[:, :, a, :, :width] = self._data[:, :, b, :, :width]
+        self._data[:, :, b, :, :width] = kept
 
-    def permute(self, slots: Sequence[int], sources: Sequence[int]) -> None:
-        """Let each of `slots` hold what the slot beside it in `sources` held."""
-        if self._data is not None and slots:
-            self._data[:, :, list(slots)] = self._data[:, :, list(sources)]
-
-    def drop(self) -> None:
-        """Free the memory."""
-        self._data = None
-
-
-class PromptStack:
-    """The prompts of the rows of a pass, stacked; built anew only when the set of prompts changes."""
-
-    def __init__(self) -> None:
-        self._prompts: list[SharedPrompt] = []
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
-        self._bias: torch.Tensor | None = None
-
-    def prefix(self, prompts: Sequence[SharedPrompt]) -> Prefix:
-        """Return what attention needs for rows with these prompts (one per row)."""
-        distinct = list(dict.fromkeys(map(id, prompts)))
-        if distinct != [id(p) for p in self._prompts]:
-            self._stack(list({id(p): p for p in prompts}.values()))
-        number = {key: i for i, key in enumerate(distinct)}
-        device = self._keys[0].device
-        grid = Grid.build([number[id(p)] for p in prompts], len(distinct), device)
-        return Prefix(self._keys, self._values, self._bias, grid)
-
-    def drop(self) -> None:
-        """Free the memory."""
-        self.__init__()  # type: ignore[misc]
-
-    def _stack(self, prompts: list[SharedPrompt]) -> None:
-        self._prompts = prompts
-        layers = range(len(prompts[0].keys))
-        self._keys = [_stacked([p.keys[layer] for p in prompts]) for layer in layers]
-        self._values = [_stacked([p.values[layer] for p in prompts]) for layer in layers]
-        lengths = torch.tensor([len(p.ids) for p in prompts], device=self._keys[0].device)
-        self._bias = padding_bias(lengths, self._keys[0].shape[2], self._keys[0].dtype)
+    def clear(self) -> None:
+        """Give the memory back."""
+        shape = self._data.shape
+        self._data = self._data.new_zeros(shape[0], 2, 0, shape[3], 0, shape[5])
+        self.keys, self.values = [], []
 
 
-def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Stack [K, T, D] of unequal T to [P, K, max T, D], zero on the right."""
-    width = max(t.shape[1] for t in tensors)
-    out = tensors[0].new_zeros((len(tensors), tensors[0].shape[0], width, tensors[0].shape[2]))
-    for i, tensor in enumerate(tensors):
-        out[i, :, : tensor.shape[1]] = tensor
-    return out
+class PromptAttention(PackedAttention):
+    """Reads prompts that lie end to end, and stores their keys and values from column 0 on."""
+
+    def __init__(self, lengths: Sequence[int], targets: Sequence[tuple[Store, int]]) -> None:
+        super().__init__([Segment(length) for length in lengths])
+        self._targets = targets
+
+    def keep(self, layer: int, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        """Store the keys and values [1, K, length, D] of each prompt."""
+        for (store, place), key, value in zip(self._targets, keys, values, strict=True):
+            store.keys[layer][place, :, : key.shape[2]] = key[0]
+            store.values[layer][place, :, : value.shape[2]] = value[0]
 
 
 @dataclass(frozen=True, slots=True)
-class CachedPass:
-    """New tokens [B, T] of rows that lie in the cache: they are written there, then attended to with the rest."""
+class RowState:
+    """Where one row of a pass stands."""
 
-    cache: SlotCache
-    slots: slice | torch.Tensor
-    """A leading slice (decoding) or the rows' slots [B]."""
-    start: torch.Tensor
-    """Own tokens that each row has already, [B]."""
-    own_bias: torch.Tensor
-    """[B, 1, T, S], -inf where a new token must not look."""
-    prefix: Prefix
+    place: int
+    """In the row store."""
+    length: int
+    """Tokens that are stored there."""
+    prefix_place: int = -1
+    """In the prefix store; -1 for none."""
+    prefix_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """How the rows of a pass are gathered under their prefixes."""
+
+    prefixes: torch.Tensor | None
+    """Places of the prefixes that are read; None reads the first `num_prefixes`."""
+    num_prefixes: int
+    width: int
+    """Columns S that are read."""
+    rows_PG: torch.Tensor
+    """Row of the pass at each (prefix, member), flat; unused members repeat row 0."""
+    slots_B: torch.Tensor
+    """Where each row of the pass stands in `rows_PG`; rows without a prefix point anywhere, and are masked."""
+
+    @classmethod
+    def of(cls, rows: Sequence[RowState], *, device: torch.device) -> Fold | None:
+        """Gather rows under their prefixes; None if no row has one."""
+        members: dict[int, list[int]] = {}
+        for i, row in enumerate(rows):
+            if row.prefix_place >= 0:
+                members.setdefault(row.prefix_place, []).append(i)
+        if not members:
+            return None
+        used = sorted(members)
+        # few of many: copying those costs less than attending to all
+        gathers = 2 * len(used) <= used[-1] + 1
+        read = used if gathers else list(range(used[-1] + 1))
+        most = max(map(len, members.values()))
+        rows_PG = [0] * (len(read) * most)
+        slots_B = [0] * len(rows)
+        for p, place in enumerate(read):
+            for g, row_number in enumerate(members.get(place, ())):
+                rows_PG[p * most + g] = row_number
+                slots_B[row_number] = p * most + g
+        return cls(
+            prefixes=torch.tensor(used, device=device) if gathers else None,
+            num_prefixes=len(read),
+            width=max(row.prefix_length for row in rows),
+            rows_PG=torch.tensor(rows_PG, device=device),
+            slots_B=torch.tensor(slots_B, device=device),
+        )
+
+    def read(self, stored: torch.Tensor) -> torch.Tensor:
+        """Return the prefixes' share of a layer's store as [P, K, S, D]."""
+        picked = stored[: self.num_prefixes] if self.prefixes is None else stored.index_select(0, self.prefixes)
+        return picked[:, :, : self.width]
+
+    def fold(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, K, QT, X] under prefixes: [P, K, G·QT, X]."""
+        _, heads, queries, size = x.shape
+        grouped = x.index_select(0, self.rows_PG).view(self.num_prefixes, -1, heads, queries, size)
+        return grouped.transpose(1, 2).reshape(self.num_prefixes, heads, -1, size)
+
+    def unfold(self, x: torch.Tensor, *, queries: int) -> torch.Tensor:
+        """[P, K, G·QT, X] back to rows: [B, K, QT, X]."""
+        prefixes, heads, _, size = x.shape
+        members = x.view(prefixes, heads, -1, queries, size).transpose(1, 2).reshape(-1, heads, queries, size)
+        return members.index_select(0, self.slots_B)
+
+
+class CachedAttention:
+    """Attention of rows that have T new tokens each, against what is stored of them; stores the new ones too."""
+
+    def __init__(
+        self, rows: Sequence[RowState], *, num_new: int, row_store: Store, prefix_store: Store, fold: Fold | None
+    ) -> None:
+        """Prepare a pass.
+
+        Args:
+            rows: One per row of the pass, in order.
+            num_new: T. Rows with fewer new tokens are padded on the right: what is stored of the padding
+                lies behind their length and is overwritten by their next tokens.
+            row_store, prefix_store: The row store must have room for T more tokens of each row.
+            fold: `Fold.of(rows)`; it is the same for as long as the same rows are decoded.
+        """
+        self.num_calls = 0
+        self._rows, self._prefixes, self._fold = row_store, prefix_store, fold
+        device = row_store.keys[0].device
+        places = [row.place for row in rows]
+        is_slice = places == list(range(len(places)))
+        self._picked = None if is_slice else torch.tensor(places, device=device)
+        self._num_rows = len(rows)
+        self._num_new = num_new
+        self._lengths = torch.tensor([row.length for row in rows], device=device)
+        self._longest = max(row.length for row in rows)
+        columns = row_store.width * row_store.keys[0].shape[1]
+        place_B = torch.tensor(places, device=device) * columns
+        head_K = torch.arange(row_store.keys[0].shape[1], device=device) * row_store.width
+        new_T = torch.arange(num_new, device=device)
+        offset = (place_B + self._lengths)[:, None, None] + head_K[:, None] + new_T
+        self._targets = offset.flatten()
+        self._prefix_mask = self._mask_prefixes(rows, device) if fold is not None else None
+        self._mask = self._join_masks()
+
+    def advance(self) -> None:
+        """Go on to the next token of each row; the pass must have one new token a row."""
+        assert self._num_new == 1
+        self._lengths += 1
+        self._longest += 1
+        self._targets += 1
+        self._mask = self._join_masks()
+
+    @property
+    def longest(self) -> int:
+        """Tokens stored of the longest row, before this pass."""
+        return self._longest
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float
     ) -> torch.Tensor:
-        """Write the new keys and values behind each row's own, then join them with the prompt."""
-        store = self.cache.layer(layer)
-        rows, _, steps, _ = key.shape
-        width = self.own_bias.shape[-1]
-        slots = torch.arange(rows, device=key.device) if isinstance(self.slots, slice) else self.slots
-        at = self.start[:, None] + torch.arange(steps, device=key.device)
-        store[0].transpose(1, 2)[slots[:, None], at] = key.transpose(1, 2)
-        store[1].transpose(1, 2)[slots[:, None], at] = value.transpose(1, 2)
-        own = store[:, self.slots, :, :width]
-        return joined_attention(query * scaling, own[0], own[1], self.own_bias, self.prefix, layer=layer)
+        """See `AttentionContext`."""
+        keys, values = self._write_and_read(layer, key, value)
+        rows, heads, new, size = query.shape
+        kv_heads = key.shape[1]
+        folded = (query * scale).reshape(rows, kv_heads, -1, size)
+        scores = torch.matmul(folded, keys.transpose(-1, -2))
+        fold, split = self._fold, 0
+        if fold is not None:
+            split, queries = fold.width, folded.shape[2]
+            above = torch.matmul(fold.fold(folded), fold.read(self._prefixes.keys[layer]).transpose(-1, -2))
+            scores = torch.cat([fold.unfold(above, queries=queries), scores], dim=-1)
+        scores.view(rows, kv_heads, -1, new, scores.shape[-1]).add_(self._mask)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        output = torch.matmul(weights[..., split:], values)
+        if fold is not None:
+            above = torch.matmul(fold.fold(weights[..., :split]), fold.read(self._prefixes.values[layer]))
+            output += fold.unfold(above, queries=queries)
+        return output.view(rows, heads, new, size).transpose(1, 2)
+
+    def _write_and_read(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the new keys and values; returns all of the pass's rows, [B, K, W, D]."""
+        width = self._longest + self._num_new
+        result = []
+        for stored, new in ((self._rows.keys[layer], key), (self._rows.values[layer], value)):
+            size = stored.shape[-1]
+            stored.view(-1, size).index_copy_(0, self._targets, new.reshape(-1, size))
+            picked = stored[: self._num_rows] if self._picked is None else stored.index_select(0, self._picked)
+            result.append(picked[:, :, :width])
+        return result[0], result[1]
+
+    def _mask_prefixes(self, rows: Sequence[RowState], device: torch.device) -> torch.Tensor:
+        """[B, 1, 1, T, S], 0 where the row has that token of its prefix, else -inf."""
+        assert self._fold is not None
+        lengths = torch.tensor([row.prefix_length for row in rows], device=device)
+        columns = torch.arange(self._fold.width, device=device)
+        mask = _additive(columns < lengths[:, None], self._rows.keys[0].dtype)
+        return mask[:, None, None, None, :].expand(-1, 1, 1, self._num_new, -1)
+
+    def _join_masks(self) -> torch.Tensor:
+        """[B, 1, 1, T, S + W]: the prefix's mask, then the row's own, causal over its new tokens."""
+        device = self._lengths.device
+        columns = torch.arange(self._longest + self._num_new, device=device)
+        last = self._lengths[:, None] + torch.arange(self._num_new, device=device)
+        own = _additive(columns <= last[:, :, None], self._rows.keys[0].dtype)[:, None, None]
+        return own if self._prefix_mask is None else torch.cat([self._prefix_mask, own], dim=-1)
 
 
-def own_bias(start: torch.Tensor, steps: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return [B, 1, T, S]: new token t of a row sees its row's tokens up to start + t."""
-    width = int(start.max()) + steps
-    at = start[:, None, None] + torch.arange(steps, device=start.device)[None, :, None]
-    hidden = torch.arange(width, device=start.device)[None, None] > at
-    bias = torch.zeros(hidden.shape, dtype=dtype, device=start.device).masked_fill(hidden, -torch.inf)
-    return bias[:, None]
+def _additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))

@@ -1,84 +1,95 @@
-"""Log-probabilities and entropies of trajectories under a model, with a gradient.
+"""Log-probabilities and entropies of trajectories under a model: the forward pass that everything trains through.
 
-A group's prompt is computed once and its rows continue it (`agentrl_cli.sampler.attention`). Only
-positions that train are sent through the head, in chunks that are recomputed in the backward pass, so
-that logits [tokens, V] never exist for a whole batch.
+All sequences lie end to end in one packed row without padding; rows of a group follow one copy of their
+prompt (see `agentrl_cli.sampler.attention`), so a prompt is computed once per group, and gradients of all
+its rows meet in it. This holds with gradient checkpointing too. Tokens behind a row's last trainable one
+are left out. Only hidden states that predict a trainable token go through the head, in chunks whose
+logits are computed again in the backward pass: [tokens, V] never exists for a whole batch.
 
-Shapes: P prompts of Tp tokens, B rows of T tokens after their prompt, V vocabulary.
+Shapes: B rows, T tokens of the longest continuation, P prompts, S tokens of the longest prompt,
+M trainable tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from agentrl_cli.sampler.attention import (
-    ContinuationPass,
-    Grid,
-    Prefix,
-    PromptPass,
-    RowPass,
-    decoder_of,
-    padding_bias,
-    run_decoder,
-)
+from agentrl_cli.sampler.attention import CausalModel, PackedAttention, Segment, open_causal_model
 from agentrl_cli.types import Trajectory
 
-HEAD_CHUNK_TOKENS = 4096
+MAX_KEPT_LOGITS = 2**22
+"""Logits of a chunk up to this many are kept for the backward pass: computing them again would cost more."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBatch:
-    """Rows with the prompts that they continue; everything is right-padded."""
+    """Rows to score, and the prompts that they continue."""
 
     prompt_ids: torch.Tensor
-    """[P, Tp]."""
-    prompt_len: torch.Tensor
-    """[P]."""
+    """[P, S], right-padded."""
+    prompt_length: torch.Tensor
+    """[P], at least 1."""
     prompt_index: torch.Tensor
-    """Which prompt each row continues, [B]."""
+    """[B], the prompt that each row continues; rows of one prompt stand together, prompts in order."""
     ids: torch.Tensor
-    """[B, T]."""
+    """[B, T], right-padded continuations."""
     length: torch.Tensor
     """[B]."""
     mask: torch.Tensor
-    """Tokens that the policy generated, bool [B, T]."""
+    """[B, T] bool: tokens that the policy generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Per token of a batch; 0 where the mask is 0."""
+    """What the model says about each token of the rows."""
 
     logp: torch.Tensor
-    """log p of each token under logits / temperature, float32 [B, T]."""
-    entropy: torch.Tensor | None
-    """Entropy in nats of the full softmax at temperature 1, float32 [B, T], without a gradient."""
+    """[B, T] float32, log p under logits / temperature; 0 outside the mask. Carries gradients."""
+    entropy: torch.Tensor
+    """[B, T] float32, nats, full softmax at temperature 1; 0 outside the mask, and everywhere if not asked
+    for. No gradients."""
 
 
-def build_group_batch(trajectories: Sequence[Trajectory], *, pad_id: int, device: torch.device) -> GroupBatch:
-    """Lay out trajectories; neighbours of one group share their prompt."""
+def build_group_batch(
+    trajectories: Sequence[Trajectory], pad_id: int, *, device: torch.device | None = None
+) -> GroupBatch:
+    """Batch trajectories; neighbours of one group share their prompt if it is the same.
+
+    Args:
+        trajectories: Rows in their order; groups stand together.
+        pad_id: Any id; padding is never read.
+        device: Where the batch goes; the CPU if not given (`score_tokens` brings it to the model).
+    """
     prompts: list[list[int]] = []
     index: list[int] = []
-    for _, members in groupby(trajectories, key=lambda t: t.group_id):
-        rows = list(members)
-        assert all(row.prompt_ids == rows[0].prompt_ids for row in rows), f"group {rows[0].group_id} mixes prompts"
-        index += [len(prompts)] * len(rows)
-        prompts.append(rows[0].prompt_ids)
-    return _batch(
-        prompts, index, [t.ids for t in trajectories], [t.mask for t in trajectories], pad_id=pad_id, device=device
-    )
+    previous = None
+    for trajectory in trajectories:
+        if previous is None or previous.group_id != trajectory.group_id or previous.prompt_ids != trajectory.prompt_ids:
+            prompts.append(trajectory.prompt_ids)
+        index.append(len(prompts) - 1)
+        previous = trajectory
+    rows = [(t.ids, t.mask) for t in trajectories]
+    return _batch(prompts, index, rows, pad_id=pad_id, device=device)
 
 
 def build_row_batch(
-    rows: Sequence[tuple[list[int], list[int], list[int]]], *, pad_id: int, device: torch.device
+    rows: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int]]],
+    *,
+    pad_id: int,
+    device: torch.device | None = None,
 ) -> GroupBatch:
-    """Lay out rows (prompt ids, continuation ids, mask) that share nothing."""
-    prompts, ids, masks = (list(part) for part in zip(*rows, strict=True))
-    return _batch(prompts, list(range(len(rows))), ids, masks, pad_id=pad_id, device=device)
+    """Batch rows of (prompt ids, continuation ids, mask of the continuation), each with a prompt of its own."""
+    return _batch(
+        [prompt for prompt, _, _ in rows],
+        list(range(len(rows))),
+        [(ids, mask) for _, ids, mask in rows],
+        pad_id=pad_id,
+        device=device,
+    )
 
 
 def score_tokens(
@@ -86,106 +97,151 @@ def score_tokens(
     batch: GroupBatch,
     *,
     temperature: float,
+    chunk_tokens: int = 4096,
     with_entropy: bool = True,
-    chunk_tokens: int = HEAD_CHUNK_TOKENS,
 ) -> TokenScores:
-    """Return log-probabilities (and entropies) of a batch's generated tokens.
+    """Score the masked tokens of a batch; the first one of a row is predicted by the prompt's last token.
 
-    Under gradient checkpointing each row recomputes its own prompt: keys shared across checkpointed
-    layers would outlive them.
+    Dropout of attention is never applied; other dropout acts as the module's mode says.
+
+    Args:
+        model: A Hugging Face causal language model, adapters included.
+        batch: On any device; results come back on the same one.
+        temperature: Of the log-probabilities.
+        chunk_tokens: Trainable tokens that go through the head at once.
+        with_entropy: Compute entropies as well.
+
+    Raises:
+        ModelError: the architecture is not supported.
     """
-    decoder, head = decoder_of(model)
-    is_checkpointed = model.training and getattr(model, "is_gradient_checkpointing", False)
-    every_row_alone = len(batch.prompt_ids) == len(batch.ids)
-    run = _row_states if is_checkpointed or every_row_alone else _shared_states
-    before = run(decoder, batch)[batch.mask]
-    targets = batch.ids[batch.mask]
-    logps, entropies = [], []
-    for states, ids in zip(before.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
-        logp, entropy = checkpoint(
-            _score_chunk, head, states, ids, temperature, with_entropy, use_reentrant=False, preserve_rng_state=False
-        )
-        logps.append(logp)
-        entropies.append(entropy)
-    zeros = torch.zeros(batch.ids.shape, dtype=torch.float32, device=batch.ids.device)
-    if not logps:
-        return TokenScores(zeros, zeros if with_entropy else None)
-    logp_BT = zeros.masked_scatter(batch.mask, torch.cat(logps))
-    return TokenScores(logp_BT, zeros.masked_scatter(batch.mask, torch.cat(entropies)) if with_entropy else None)
+    causal = open_causal_model(model)
+    layout = _pack(batch)
+    rows, columns = layout.rows, layout.columns
+    logp = torch.zeros(batch.ids.shape, dtype=torch.float32, device=batch.ids.device)
+    entropy = torch.zeros_like(logp)
+    if not len(rows):
+        return TokenScores(logp, entropy)
+    device = causal.weight.device
+    hidden = causal.hidden_states(
+        layout.ids.to(device), layout.positions.to(device), context=PackedAttention(layout.segments)
+    )
+    trainable = hidden[0].index_select(0, layout.predictors.to(device))
+    targets = batch.ids[rows, columns].to(device)
+    scores = [
+        _score_chunk(causal, states, chosen, temperature=temperature, with_entropy=with_entropy)
+        for states, chosen in zip(trainable.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
+    ]
+    logp = logp.index_put((rows, columns), torch.cat([chunk[0] for chunk in scores]).to(logp.device))
+    entropy[rows, columns] = torch.cat([chunk[1] for chunk in scores]).to(entropy.device)
+    return TokenScores(logp, entropy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A batch as one packed row of N tokens."""
+
+    ids: torch.Tensor
+    """[1, N]."""
+    positions: torch.Tensor
+    """[1, N], position of each token in its sequence."""
+    segments: list[Segment]
+    predictors: torch.Tensor
+    """[M], packed index of the token that predicts each trainable one."""
+    rows: torch.Tensor
+    """[M], and [M] columns: where the trainable tokens stand in the batch."""
+    columns: torch.Tensor
+
+
+def _pack(batch: GroupBatch) -> _Layout:
+    """Lay prompts and rows end to end: a prompt, then all its rows, up to each row's last predictor."""
+    rows, columns = batch.mask.cpu().nonzero(as_tuple=True)
+    num_rows = len(batch.ids)
+    fed = [0] * num_rows
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        fed[row] = column  # ascending: the last one stays
+    ids, prompts = batch.ids.cpu(), batch.prompt_ids.cpu()
+    members: list[list[int]] = [[] for _ in prompts]
+    for row, prompt in enumerate(batch.prompt_index.tolist()):
+        members[prompt].append(row)
+    pieces: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
+    segments: list[Segment] = []
+    prompt_end = torch.zeros(num_rows, dtype=torch.int64)
+    row_start = torch.zeros(num_rows, dtype=torch.int64)
+    offset = 0
+    for prompt, length in enumerate(batch.prompt_length.tolist()):
+        parent = len(segments)
+        segments.append(Segment(length))
+        pieces.append(prompts[prompt, :length])
+        positions.append(torch.arange(length))
+        offset += length
+        end = offset
+        for row in members[prompt]:
+            prompt_end[row], row_start[row] = end - 1, offset
+            if not fed[row]:
+                continue
+            if len(members[prompt]) == 1:
+                segments[parent] = Segment(length + fed[row])  # alone with its prompt: one causal segment
+            else:
+                segments.append(Segment(fed[row], parent))
+            pieces.append(ids[row, : fed[row]])
+            positions.append(torch.arange(length, length + fed[row]))
+            offset += fed[row]
+    predictors = torch.where(columns == 0, prompt_end[rows], row_start[rows] + columns - 1)
+    return _Layout(
+        torch.cat(pieces).unsqueeze(0),
+        torch.cat(positions).unsqueeze(0),
+        segments,
+        predictors,
+        rows.to(batch.ids.device),
+        columns.to(batch.ids.device),
+    )
 
 
 def _score_chunk(
-    head: torch.nn.Module, states: torch.Tensor, ids: torch.Tensor, temperature: float, with_entropy: bool
+    model: CausalModel, hidden: torch.Tensor, targets: torch.Tensor, *, temperature: float, with_entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log p and entropy of N tokens from the hidden states before them, [N] each."""
-    logits = head(states).float()
-    logp = torch.log_softmax(logits / temperature, dim=-1).gather(1, ids[:, None]).squeeze(1)
-    with torch.no_grad():
+    """Return log-probabilities and entropies [m] of targets [m] predicted by hidden states [m, hidden]."""
+
+    def compute(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = model.head(states).float()
+        tempered = torch.log_softmax(logits / temperature, dim=-1)
+        logp = tempered.gather(1, targets.unsqueeze(1)).squeeze(1)
         if not with_entropy:
-            return logp, logp.detach()
-        log_p = torch.log_softmax(logits, dim=-1)
-        return logp, -(log_p.exp() * log_p).sum(-1)
+            return logp, torch.zeros_like(logp)
+        with torch.no_grad():
+            plain = tempered if temperature == 1.0 else torch.log_softmax(logits, dim=-1)
+            entropy = -(plain.exp() * plain).sum(dim=-1)
+        return logp, entropy
 
-
-def _shared_states(decoder: torch.nn.Module, batch: GroupBatch) -> torch.Tensor:
-    """Return the hidden state before each token [B, T, E]; each prompt is computed once."""
-    device = batch.ids.device
-    width, steps = batch.prompt_ids.shape[1], batch.ids.shape[1]
-    prompts = PromptPass()
-    positions = torch.arange(width, device=device).expand(batch.prompt_ids.shape)
-    prompt_states = run_decoder(decoder, batch.prompt_ids, positions, prompts)
-    prefix = Prefix(
-        prompts.keys,
-        prompts.values,
-        padding_bias(batch.prompt_len, width, prompt_states.dtype),
-        Grid.build(batch.prompt_index.tolist(), len(batch.prompt_ids), device),
-    )
-    future = torch.full((steps, steps), -torch.inf, dtype=prompt_states.dtype, device=device).triu(1)
-    positions = batch.prompt_len[batch.prompt_index, None] + torch.arange(steps, device=device)
-    states = run_decoder(decoder, batch.ids, positions, ContinuationPass(prefix, future[None, None]))
-    last = prompt_states[torch.arange(len(batch.prompt_len), device=device), batch.prompt_len - 1]
-    return torch.cat([last[batch.prompt_index, None], states[:, :-1]], dim=1)
-
-
-def _row_states(decoder: torch.nn.Module, batch: GroupBatch) -> torch.Tensor:
-    """Return the hidden state before each token [B, T, E]; each row computes its own prompt."""
-    device = batch.ids.device
-    prompt_len = batch.prompt_len[batch.prompt_index]
-    steps = batch.ids.shape[1]
-    width = int((prompt_len + batch.length).max())
-    at = torch.arange(width, device=device).expand(len(batch.ids), width)
-    offset = at - prompt_len[:, None]
-    prompts = batch.prompt_ids[batch.prompt_index].gather(1, at.clamp(max=batch.prompt_ids.shape[1] - 1))
-    rows = torch.where(offset < 0, prompts, batch.ids.gather(1, offset.clamp(0, steps - 1)))
-    states = run_decoder(decoder, rows, at, RowPass())
-    before = (prompt_len[:, None] - 1 + torch.arange(steps, device=device)).clamp(max=width - 1)
-    return states.gather(1, before[..., None].expand(-1, -1, states.shape[-1]))
+    vocab_size = int(model.head.weight.shape[0])  # type: ignore[arg-type, union-attr, index]
+    if not torch.is_grad_enabled() or len(hidden) * vocab_size <= MAX_KEPT_LOGITS:
+        return compute(hidden)
+    result: tuple[torch.Tensor, torch.Tensor] = checkpoint(compute, hidden, use_reentrant=False)
+    return result
 
 
 def _batch(
     prompts: Sequence[Sequence[int]],
     index: Sequence[int],
-    ids: Sequence[Sequence[int]],
-    masks: Sequence[Sequence[int]],
+    rows: Sequence[tuple[Sequence[int], Sequence[int]]],
     *,
     pad_id: int,
-    device: torch.device,
+    device: torch.device | None,
 ) -> GroupBatch:
-    for row, mask in zip(ids, masks, strict=True):
-        assert len(row) == len(mask), (len(row), len(mask))
+    assert all(prompts), "every row needs a prompt: its last token predicts the first of the row"
+    assert all(len(ids) == len(mask) for ids, mask in rows), [(len(ids), len(mask)) for ids, mask in rows]
     return GroupBatch(
-        prompt_ids=_padded(prompts, pad_id).to(device),
-        prompt_len=torch.tensor([len(p) for p in prompts], device=device),
+        prompt_ids=_pad(prompts, pad_id, device),
+        prompt_length=torch.tensor([len(p) for p in prompts], device=device),
         prompt_index=torch.tensor(index, device=device),
-        ids=_padded(ids, pad_id).to(device),
-        length=torch.tensor([len(row) for row in ids], device=device),
-        mask=_padded(masks, 0).bool().to(device),
+        ids=_pad([ids for ids, _ in rows], pad_id, device),
+        length=torch.tensor([len(ids) for ids, _ in rows], device=device),
+        mask=_pad([mask for _, mask in rows], 0, device).bool(),
     )
 
 
-def _padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    width = max(1, max(map(len, rows)))
-    out = torch.full((len(rows), width), value, dtype=torch.long)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-    return out
+def _pad(rows: Sequence[Sequence[int]], fill: int, device: torch.device | None) -> torch.Tensor:
+    """Right-pad to [len(rows), longest] int64."""
+    longest = max(map(len, rows), default=0)
+    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=torch.int64, device=device)
