@@ -7,13 +7,12 @@ safetensors file of the same name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentrl_cli.errors import DataError
-from agentrl_cli.files import write_atomic
+from agentrl_cli.files import read_rows, write_atomic, write_rows
 from agentrl_cli.types import (
     AnswerKind,
     Ending,
@@ -28,12 +27,29 @@ from agentrl_cli.types import (
 )
 
 SCHEMA = 1
+"""Version of the rows and of the sidecar; each row holds it."""
+
+_SIDECAR = {
+    "ids",
+    "mask",
+    "sampler_logp",
+    "prompt_ids",
+    "num_tokens",
+    "num_prompt_tokens",
+    "turn_versions",
+    "num_turns",
+}
 
 
 def trajectory_to_row(
     trajectory: Trajectory, *, step: int | None = None, meta: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the JSON-able record of a trajectory (without its tokens)."""
+    """Return the JSON-able record of a trajectory (without its tokens).
+
+    Args:
+        step: Training step that it belongs to.
+        meta: Where it comes from, beside the problem's own under `problem`.
+    """
     problem, verdict = trajectory.problem, trajectory.verdict
     return {
         "schema": SCHEMA,
@@ -66,7 +82,7 @@ def trajectory_to_row(
             "turn_tokens": trajectory.turn_tokens,
             "wall_s": trajectory.wall_s,
         },
-        "meta": {**problem.meta, **(meta or {})},
+        "meta": {**(meta or {}), "problem": dict(problem.meta)},
     }
 
 
@@ -76,12 +92,24 @@ def row_to_trajectory(row: Mapping[str, Any]) -> Trajectory:
     Raises:
         DataError: a field is missing or of another schema.
     """
-    if row.get("schema") != SCHEMA:
-        raise DataError(f"record {row.get('id')!r} has schema {row.get('schema')!r}, this agentrl reads {SCHEMA}")
+    check_schema(row)
     try:
         return _read(row)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"record {row.get('id')!r} is incomplete: {type(error).__name__} {error}") from error
+
+
+def check_schema(row: Mapping[str, Any]) -> None:
+    """Refuse a row that is no record, or one of another version.
+
+    Raises:
+        DataError: it is.
+    """
+    if row.get("schema") != SCHEMA:
+        raise DataError(
+            f"record {row.get('id')!r} has schema {row.get('schema')!r}, this agentrl reads {SCHEMA}",
+            hint="read it with the agentrl that wrote it",
+        )
 
 
 def _read(row: Mapping[str, Any]) -> Trajectory:
@@ -94,7 +122,7 @@ def _read(row: Mapping[str, Any]) -> Trajectory:
         source=row["source"],
         family=row["family"],
         level=row["level"],
-        meta=row["meta"],
+        meta=row["meta"]["problem"],
     )
     return Trajectory(
         id=row["id"],
@@ -107,8 +135,7 @@ def _read(row: Mapping[str, Any]) -> Trajectory:
         events=[_row_to_event(event) for event in row["events"]],
         ending=Ending(row["ending"]),
         error=row["error"],
-        verdict=verdict
-        and Verdict(bool(verdict["correct"]), VerdictStatus(verdict["status"]), verdict["extracted"]),
+        verdict=verdict and Verdict(bool(verdict["correct"]), VerdictStatus(verdict["status"]), verdict["extracted"]),
         reward=row["reward"],
         reward_parts=dict(row["reward_parts"]),
         advantage=row["advantage"],
@@ -141,20 +168,19 @@ def strip_times(value: Any) -> Any:
     return [strip_times(v) for v in value] if isinstance(value, list) else value
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a JSONL file, the whole of it or nothing."""
-    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
-
-
 def write_step_records(folder: Path, step: int, trajectories: Sequence[Trajectory]) -> None:
     """Write the trajectories of a step: `step-000001.jsonl`, and its tokens as `step-000001.safetensors`.
 
     The sidecar holds, over all trajectories in a row: `ids`, `mask`, `sampler_logp` of the tokens after
-    the prompt, `prompt_ids`, and the lengths that cut them apart (`num_tokens`, `num_prompt_tokens`,
-    `num_turns`), with the weight version of each turn (`turn_versions`).
+    the prompt, `prompt_ids`, the weight version of each turn (`turn_versions`), and the lengths that
+    cut them apart (`num_tokens`, `num_prompt_tokens`, `num_turns`). Log-probabilities are float32.
     """
     import numpy as np
     from safetensors.numpy import save
+
+    for t in trajectories:
+        sizes = (len(t.ids), len(t.mask), len(t.sampler_logp))
+        assert len(set(sizes)) == 1, f"{t.id}: ids, mask, sampler_logp have lengths {sizes}"
 
     def flat(rows: Sequence[Sequence[float]], dtype: Any) -> Any:
         return np.array([value for row in rows for value in row], dtype=dtype)
@@ -174,23 +200,37 @@ def write_step_records(folder: Path, step: int, trajectories: Sequence[Trajector
 
 
 def read_step_records(folder: Path, step: int) -> list[Trajectory]:
-    """Return the trajectories of a step with their tokens, as `write_step_records` wrote them."""
-    from safetensors.numpy import load
+    """Return the trajectories of a step with their tokens, as `write_step_records` wrote them.
 
-    from agentrl_cli.files import read_rows
+    Raises:
+        DataError: one of the two files is missing or broken, or they do not belong together.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
     rows, _ = read_rows(folder / f"step-{step:06d}.jsonl")
     trajectories = [row_to_trajectory(row) for row in rows]
-    tokens = load((folder / f"step-{step:06d}.safetensors").read_bytes())
+    sidecar = folder / f"step-{step:06d}.safetensors"
+    try:
+        tokens = {name: array.tolist() for name, array in load(sidecar.read_bytes()).items()}
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{str(sidecar)!r} can't be read: {error}") from error
+    if set(tokens) != _SIDECAR or len(tokens["num_tokens"]) != len(trajectories):
+        raise DataError(f"{str(sidecar)!r} does not belong to the {len(trajectories)} rows beside it")
+    _set_tokens(trajectories, tokens)
+    return trajectories
+
+
+def _set_tokens(trajectories: Sequence[Trajectory], tokens: Mapping[str, list[Any]]) -> None:
+    """Cut the rows of the sidecar apart."""
     at, prompt_at, turn_at = 0, 0, 0
     for i, trajectory in enumerate(trajectories):
-        end = at + int(tokens["num_tokens"][i])
-        prompt_end = prompt_at + int(tokens["num_prompt_tokens"][i])
-        turn_end = turn_at + int(tokens["num_turns"][i])
-        trajectory.ids = tokens["ids"][at:end].tolist()
-        trajectory.mask = tokens["mask"][at:end].tolist()
-        trajectory.sampler_logp = tokens["sampler_logp"][at:end].tolist()
-        trajectory.prompt_ids = tokens["prompt_ids"][prompt_at:prompt_end].tolist()
-        trajectory.turn_versions = tokens["turn_versions"][turn_at:turn_end].tolist()
+        end = at + tokens["num_tokens"][i]
+        prompt_end = prompt_at + tokens["num_prompt_tokens"][i]
+        turn_end = turn_at + tokens["num_turns"][i]
+        trajectory.ids = tokens["ids"][at:end]
+        trajectory.mask = tokens["mask"][at:end]
+        trajectory.sampler_logp = tokens["sampler_logp"][at:end]
+        trajectory.prompt_ids = tokens["prompt_ids"][prompt_at:prompt_end]
+        trajectory.turn_versions = tokens["turn_versions"][turn_at:turn_end]
         at, prompt_at, turn_at = end, prompt_end, turn_end
-    return trajectories

@@ -1,16 +1,15 @@
 """The folder of a run: what is in it, that it is never overwritten, and that one process writes it.
 
-    config.json     resolved settings, their digest, the version of agentrl, what identifies the model
-    metrics.jsonl   one row a step
-    trajectories/   one JSONL and one token file a step
-    checkpoints/    step-000010 and so on, complete or not there
-    eval/           what was measured on held-out problems
-    events.log      what happened when
+config.json     resolved settings, their digest, the version of agentrl, what identifies the model
+metrics.jsonl   one row a step
+trajectories/   one JSONL and one token file a step
+checkpoints/    step-000010 and so on, complete or not there
+eval/           what was measured on held-out problems
+events.log      what happened when
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -25,11 +24,11 @@ from agentrl_cli import __version__
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config
 from agentrl_cli.errors import RunError
-from agentrl_cli.files import RowWriter, clean_leftovers, read_rows, remove_dir, write_atomic
-from agentrl_cli.records import write_rows
+from agentrl_cli.files import RowWriter, clean_leftovers, read_rows, remove_dir, try_lock, write_atomic, write_rows
 
 SCHEMA = 1
 ROOT = Path("runs")
+"""Where runs go that are given no name."""
 _STEP_FOLDERS = ("trajectories", "eval")
 
 
@@ -42,7 +41,7 @@ class RunFolder:
         self._lock: int | None = None
         self._metrics: RowWriter | None = None
         if not read_only:
-            self._lock = _lock(path)
+            self._lock = _take_lock(path)
             for folder in (path, path / "checkpoints", *(path / name for name in _STEP_FOLDERS)):
                 folder.mkdir(exist_ok=True)
                 clean_leftovers(folder)
@@ -53,31 +52,28 @@ class RunFolder:
         """Make a new run.
 
         Args:
-            kind: The command, for the default name runs/KIND-TIME.
+            kind: The command, for the default name runs/KIND-MODEL-TIME.
             out: Folder to make; it may exist if it is empty.
             digest: Of the settings; a resumed run must have the same.
 
         Raises:
-            RunError: there is something in the folder.
+            RunError: there is something in the folder, or it can't be made.
         """
-        path = out or _free_name(kind)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(
-                f"{str(path)!r} exists and is not empty; a run is never overwritten",
-                hint=f"give another --out, or go on with it: --resume {path}",
-            )
-        path.mkdir(parents=True, exist_ok=True)
+        path = _make_folder(out) if out else _make_default_folder(f"{kind}-{_short_name(config.model.path)}")
         facts = {
             "schema": SCHEMA,
             "kind": kind,
             "agentrl": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": datetime.now(UTC).isoformat(timespec="microseconds"),
             "digest": digest,
             "model": {},
             "config": resolved_dump(config),
         }
-        write_atomic(path / "config.json", json.dumps(facts, indent=1))
         run = cls(path, facts, read_only=False)
+        if (path / "config.json").exists():
+            run.close()
+            raise RunError(f"another process made the run {str(path)!r} at the same time", hint="give another --out")
+        run._write_facts()
         run.log_event("created")
         return run
 
@@ -86,18 +82,9 @@ class RunFolder:
         """Open an existing run.
 
         Raises:
-            RunError: it is no run, of a newer version, or another process writes it.
+            RunError: it is no run, of another version, or another process writes it.
         """
-        try:
-            facts = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{str(path)!r} is not a run: no readable config.json ({error})") from error
-        if facts.get("schema") != SCHEMA:
-            raise RunError(
-                f"{str(path)!r} was written by agentrl {facts.get('agentrl')} (schema {facts.get('schema')!r})",
-                hint="use that version for it",
-            )
-        return cls(path, facts, read_only=read_only)
+        return cls(path, _read_facts(path), read_only=read_only)
 
     @property
     def digest(self) -> str:
@@ -117,7 +104,7 @@ class RunFolder:
     def record_identity(self, identity: Mapping[str, str]) -> None:
         """Add to config.json what identifies the model that the run starts from."""
         self._facts = {**self._facts, "model": dict(identity)}
-        write_atomic(self.path / "config.json", json.dumps(self._facts, indent=1))
+        self._write_facts()
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row; what is not finite becomes the text "NaN", "Infinity" or "-Infinity"."""
@@ -126,8 +113,9 @@ class RunFolder:
 
     def log_event(self, text: str) -> None:
         """Append a line with the time to events.log."""
+        assert self._lock is not None, "the run is open for reading"
         with (self.path / "events.log").open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+            file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {' '.join(text.split())}\n")
 
     def checkpoint_path(self, step: int) -> Path:
         """Where the checkpoint of a step lies or will lie."""
@@ -171,6 +159,10 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
+    def _write_facts(self) -> None:
+        assert self._lock is not None, "the run is open for reading"
+        write_atomic(self.path / "config.json", json.dumps(self._facts, indent=1))
+
     def __enter__(self) -> RunFolder:
         return self
 
@@ -181,7 +173,7 @@ class RunFolder:
 
 
 def step_of(path: Path) -> int:
-    """Return the number in a name like step-000010.jsonl."""
+    """Return the number in a name like step-000010 or step-000010.jsonl."""
     return int(path.name.split(".")[0].removeprefix("step-"))
 
 
@@ -199,26 +191,70 @@ def encode_metric(value: float) -> float | str:
 
 
 def _created(path: Path) -> str:
+    """Return when a run was created, or an empty text if the folder is no run that can be read."""
     if not (path / "metrics.jsonl").exists():
         return ""
     try:
-        return str(json.loads((path / "config.json").read_text(encoding="utf-8")).get("created", ""))
-    except (OSError, ValueError):
+        return str(_read_facts(path)["created"])
+    except RunError:
         return ""
 
 
-def _free_name(kind: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (ROOT / f"{kind}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
-    return next(path for path in names if not path.exists())
-
-
-def _lock(path: Path) -> int:
-    """Take the run's lock; the system drops it when the process ends, however it ends."""
-    handle = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+def _read_facts(path: Path) -> dict[str, Any]:
+    """Read config.json, which models have too, with other content."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        facts = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = "no such folder" if not path.is_dir() else f"no readable config.json ({error})"
+        raise RunError(f"{str(path)!r} is not a run: {reason}") from error
+    if not isinstance(facts, dict) or not {"schema", "agentrl", "digest", "config"} <= set(facts):
+        raise RunError(f"{str(path)!r} is not a run: its config.json was not written by agentrl")
+    if facts["schema"] != SCHEMA:
+        raise RunError(
+            f"{str(path)!r} was written by agentrl {facts['agentrl']} (schema {facts['schema']!r}, this one reads "
+            f"{SCHEMA})",
+            hint="use that version for it",
+        )
+    return facts
+
+
+def _make_folder(path: Path) -> Path:
+    """Make a folder that is named by the user, or take an empty one."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(
+            f"{str(path)!r} exists and is not empty; a run is never overwritten",
+            hint=f"give another --out, or go on with it: --resume {path}",
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        os.close(handle)
-        raise RunError(f"another process writes the run {str(path)!r}", hint="wait for it, or stop it") from error
-    return handle
+        raise RunError(f"can't make the run {str(path)!r}: {error.strerror}") from error
+    return path
+
+
+def _make_default_folder(name: str) -> Path:
+    """Make runs/NAME-TIME, with a number behind it where that is taken; safe against other processes."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
+        path = ROOT / f"{name}-{stamp}{suffix}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise RunError(f"{str(ROOT)!r} has 999 runs of this second", hint="give --out")
+
+
+def _short_name(model: str) -> str:
+    """Return the last part of a model's path or name, as a file name can hold it."""
+    last = model.rstrip("/").replace(":", "/").rpartition("/")[2]
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in last)[:40] or "model"
+
+
+def _take_lock(path: Path) -> int:
+    """Take the run's lock; a process that was killed has let go of it."""
+    descriptor = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    if not try_lock(descriptor):
+        os.close(descriptor)
+        raise RunError(f"another process writes the run {str(path)!r}", hint="wait for it, or stop it")
+    return descriptor

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from agentrl_cli.agent.batch import Job, Setting, run_jobs
 from agentrl_cli.agent.chat_conversation import ChatConversation
 from agentrl_cli.agent.chat_format import ChatFormat
-from agentrl_cli.agent.loop import AgentLimits
 from agentrl_cli.agent.rounds import RoundSampler
+from agentrl_cli.agent.setting import open_setting
 from agentrl_cli.agent.token_conversation import TokenConversation
-from agentrl_cli.agent.tools import build_toolbox
 from agentrl_cli.config.schema import Config, OpenAISamplerConfig, TransformersSamplerConfig
 from agentrl_cli.errors import ConfigError
 from agentrl_cli.sampler.base import ChatSampler, Sampler
 from agentrl_cli.sampler.loading import Policy, load_policy
 from agentrl_cli.sampler.openai import OpenAIChatSampler
 from agentrl_cli.sampler.transformers import TransformersSampler
-from agentrl_cli.sandbox.local import LocalSandbox
 from agentrl_cli.types import Message, Problem, Trajectory
 
 
@@ -121,7 +119,7 @@ def open_stack(config: Config, *, model_path: str | None = None, trainable: bool
             f"sampler.type={config.sampler.type!r} gives messages, not token ids",
             hint="use --set sampler.type=transformers here",
         )
-    with _open_setting(config) as (setting, runner, closing):
+    with open_setting(config) as (setting, runner, closing):
         policy = load_policy(config.model, path=model_path, trainable=trainable)
         chat_format = ChatFormat(policy.tokenizer, tools=setting.toolbox.schemas, call_format=config.agent.call_format)
         sampler = TransformersSampler(
@@ -143,7 +141,7 @@ def open_actor(config: Config, *, model_path: str | None = None) -> Iterator[Act
         with open_stack(config, model_path=model_path) as stack:
             yield stack
         return
-    with _open_setting(config) as (setting, runner, closing):
+    with open_setting(config) as (setting, runner, closing):
         sampler = OpenAIChatSampler(config.sampler)
         closing.callback(lambda: runner.run(sampler.close()))
         name = f"{config.sampler.model}@{config.sampler.base_url}"
@@ -154,17 +152,3 @@ def pad_id(policy: Policy) -> int:
     """Return an id to pad with; it is always masked, so any id will do."""
     pad = policy.tokenizer.pad_token_id
     return int(pad if pad is not None else policy.tokenizer.eos_token_id)
-
-
-@contextmanager
-def _open_setting(config: Config) -> Iterator[tuple[Setting, asyncio.Runner, ExitStack]]:
-    with ExitStack() as closing:
-        runner = closing.enter_context(asyncio.Runner())
-        sandbox = LocalSandbox(config.sandbox)
-        closing.callback(lambda: runner.run(sandbox.close()))
-        setting = Setting(
-            toolbox=build_toolbox(config.tools, sandbox, config.sandbox),
-            limits=AgentLimits.from_config(config.agent),
-            system_prompt=config.agent.system_prompt,
-        )
-        yield setting, runner, closing

@@ -35,10 +35,10 @@ def group_advantages(
     assert bool(rewards.isfinite().all()), f"rewards must be finite, got {rewards.tolist()}"
     advantages = torch.zeros_like(rewards)
     batch_std = rewards.std(correction=1) if scale_rewards == "batch" else None
-    for group in group_index_B.unique():
+    for group in sorted(set(group_index_B.tolist())):
         members = group_index_B == group
         values = rewards[members]
-        assert len(values) >= 2, f"group {int(group)} has {len(values)} trajectory: drop it before"
+        assert len(values) >= 2, f"group {group} has {len(values)} trajectory: drop it before"
         if bool((values == values[0]).all()):
             continue
         centred = values - values.mean()

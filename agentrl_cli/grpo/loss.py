@@ -33,7 +33,7 @@ from typing import Literal
 import torch
 
 from agentrl_cli.grpo.kl import LOG_RATIO_BOUND, k1, k2, k3
-from agentrl_cli.grpo.stats import LossStats
+from agentrl_cli.grpo.stats import LossStats as LossStats
 
 LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "sequence"]
 RolloutIs = Literal["none", "token", "sequence"]

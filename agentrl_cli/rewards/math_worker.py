@@ -35,7 +35,9 @@ _DIGITS = 30
 _NEGLIGIBLE = sympy.Rational(1, 10**_DIGITS)
 _COMPLEX = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\(?:imath|Re|Im|arg|mathbb)(?![A-Za-z])")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text|textrm|operatorname)\s*\{\s*([a-zA-Z])\s*\}")
-_SQUEEZED = re.compile(r"(?<=\d)\s+(?=\d)(?!\d+\s*/)")
+_SHORT_FRACTION = re.compile(r"\\[dtc]?frac\s*(\d)\s*(\d)")
+_JUXTAPOSED = re.compile(r"(?<=\d)(?<![_^]\d)\s+(?=\d)(?!\d+\s*/)")
+"""Two numbers with nothing between them, which the parser would add; `1 2/3` is meant to be."""
 
 Key = tuple[Any, ...]
 
@@ -70,16 +72,15 @@ def _answer(answer: str, gold: str | None) -> dict[str, Any]:
 
 def parse(latex: str, *, is_real: bool) -> Any | None:
     """Return the sympy object that the whole of `latex` stands for, or None."""
-    if _SQUEEZED.search(latex):
+    text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", _UPRIGHT.sub(r"{\1}", latex))
+    if _JUXTAPOSED.search(text):
         return None
     try:
-        text = normalize_latex(_UPRIGHT.sub(r"{\1}", latex), _NORMALIZATION)
+        text = normalize_latex(text, _NORMALIZATION)
         parsed = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CONVERSION)
-        if parsed is None or parsed.has(sympy.nan, sympy.zoo):
-            return None
+        return None if parsed is None or parsed.has(sympy.nan, sympy.zoo) else parsed
     except Exception:  # the parser raises whatever its grammar and sympy come upon
         return None
-    return parsed
 
 
 def are_equal(gold: Any, answer: Any) -> bool:
@@ -164,9 +165,10 @@ def _values(expr: Any) -> list[str]:
 def _at_points(expr: Any) -> list[Any]:
     """Return the value of an expression at each point; one value if it has no variables."""
     exact = expr.doit().replace(lambda e: e.is_Float, lambda e: sympy.Rational(str(e)))
-    symbols = sorted(exact.free_symbols, key=str)
-    points = range(_NUM_POINTS if symbols else 1)
-    return [_value(exact.subs({s: _coordinate(str(s), point) for s in symbols})) for point in points]
+    # In a complex context the parser leaves i a symbol.
+    exact = exact.subs({s: sympy.I for s in exact.free_symbols if s.name == "i" and s.is_real is False})
+    points = range(_NUM_POINTS if exact.free_symbols else 1)
+    return [_value(exact.subs({s: _coordinate(s.name, point) for s in exact.free_symbols})) for point in points]
 
 
 def _value(exact: Any) -> Any:
@@ -179,9 +181,11 @@ def _value(exact: Any) -> Any:
 
 
 def _coordinate(name: str, point: int) -> Any:
-    """Return a number in (1/2, 3/2) that depends on the variable's name alone."""
+    """Return a number that depends on the variable's name alone: above 0 at the first point, below at the last."""
     digest = hashlib.sha256(f"{name}:{point}".encode()).digest()
-    return sympy.Rational(int.from_bytes(digest[:4], "big"), 2**32) + sympy.Rational(1, 2)
+    size = sympy.Rational(int.from_bytes(digest[:4], "big"), 2**32) + sympy.Rational(1, 2)
+    is_negative = point > 0 and (point == _NUM_POINTS - 1 or digest[4] % 2)
+    return -size if is_negative else size
 
 
 def _digits(value: Any) -> str:

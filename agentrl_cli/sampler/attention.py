@@ -93,7 +93,8 @@ def open_causal_model(model: torch.nn.Module) -> CausalModel:
         ModelError: the architecture does something with attention or logits that is not supported.
     """
     causal = model.get_base_model() if hasattr(model, "peft_config") else model  # type: ignore[operator]
-    if not isinstance(causal, PreTrainedModel) or causal.get_output_embeddings() is None:
+    head = causal.get_output_embeddings() if isinstance(causal, PreTrainedModel) else None  # type: ignore[no-untyped-call]
+    if not isinstance(causal, PreTrainedModel) or head is None:
         raise ModelError(f"{type(causal).__name__} is no causal language model of transformers")
     config = causal.config
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "attn_logit_softcapping"):
@@ -106,7 +107,7 @@ def open_causal_model(model: torch.nn.Module) -> CausalModel:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return CausalModel(
         decoder=causal.base_model,
-        head=causal.get_output_embeddings(),
+        head=head,
         num_layers=config.num_hidden_layers,
         num_kv_heads=config.num_key_value_heads,
         head_dim=head_dim,
@@ -137,8 +138,8 @@ class PackedAttention:
     ) -> torch.Tensor:
         """See `AttentionContext`; B is 1 and T the packed length."""
         # split has a backward pass that concatenates; slicing would write a full-size gradient per segment
-        queries = query.split(self._lengths, dim=2)
-        keys, values = key.split(self._lengths, dim=2), value.split(self._lengths, dim=2)
+        queries = torch.split(query, self._lengths, dim=2)
+        keys, values = torch.split(key, self._lengths, dim=2), torch.split(value, self._lengths, dim=2)
         self.keep(layer, keys, values)
         outputs = []
         for i, segment in enumerate(self._segments):

@@ -116,7 +116,9 @@ class Fold:
     rows_PG: torch.Tensor
     """Row of the pass at each (prefix, member), flat; unused members repeat row 0."""
     slots_B: torch.Tensor
-    """Where each row of the pass stands in `rows_PG`; rows without a prefix point anywhere, and are masked."""
+    """Where each row of the pass stands in `rows_PG`; 0 for rows without a prefix."""
+    has_prefix: torch.Tensor | None
+    """[B, 1, 1, 1], 1 for rows with a prefix, else 0; None if all have one."""
 
     @classmethod
     def of(cls, rows: Sequence[RowState], *, device: torch.device) -> Fold | None:
@@ -128,6 +130,7 @@ class Fold:
         if not members:
             return None
         used = sorted(members)
+        has_prefix = [row.prefix_place >= 0 for row in rows]
         # few of many: copying those costs less than attending to all
         gathers = 2 * len(used) <= used[-1] + 1
         read = used if gathers else list(range(used[-1] + 1))
@@ -144,6 +147,7 @@ class Fold:
             width=max(row.prefix_length for row in rows),
             rows_PG=torch.tensor(rows_PG, device=device),
             slots_B=torch.tensor(slots_B, device=device),
+            has_prefix=None if all(has_prefix) else torch.tensor(has_prefix, device=device).view(-1, 1, 1, 1),
         )
 
     def read(self, stored: torch.Tensor) -> torch.Tensor:
@@ -230,7 +234,8 @@ class CachedAttention:
         output = torch.matmul(weights[..., split:], values)
         if fold is not None:
             above = torch.matmul(fold.fold(weights[..., :split]), fold.read(self._prefixes.values[layer]))
-            output += fold.unfold(above, queries=queries)
+            read = fold.unfold(above, queries=queries)
+            output += read if fold.has_prefix is None else read * fold.has_prefix
         return output.view(rows, heads, new, size).transpose(1, 2)
 
     def _write_and_read(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,6 +18,7 @@ import torch
 from agentrl_cli.types import SamplingParams
 
 _CHUNK = 64
+_NO_LIMIT = 2**31
 
 
 class UniformStream:
@@ -43,24 +44,24 @@ class DrawSettings:
     greedy_B: torch.Tensor | None
     top_p_B1: torch.Tensor | None
     top_k_B1: torch.Tensor | None
-    """Tokens to keep, V for no limit."""
+    """Tokens to keep; no limit is a number above any V."""
 
     @classmethod
-    def of(cls, params: Sequence[SamplingParams], *, vocab_size: int, device: torch.device) -> DrawSettings:
+    def of(cls, params: Sequence[SamplingParams], *, device: torch.device) -> DrawSettings:
         """Collect the settings of a batch."""
 
-        def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
+        def column(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
 
         temperatures = [p.temperature or 1.0 for p in params]
         greedy = [p.temperature == 0.0 for p in params]
         top_p = [p.top_p for p in params]
-        top_k = [float(p.top_k or vocab_size) for p in params]
+        top_k = [p.top_k or _NO_LIMIT for p in params]
         return cls(
             column(temperatures, torch.float32) if any(t != 1.0 for t in temperatures) else None,
             torch.tensor(greedy, device=device) if any(greedy) else None,
             column(top_p, torch.float32) if any(p < 1.0 for p in top_p) else None,
-            column(top_k, torch.int64) if any(k < vocab_size for k in top_k) else None,
+            column(top_k, torch.int64) if any(k < _NO_LIMIT for k in top_k) else None,
         )
 
 

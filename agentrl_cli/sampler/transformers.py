@@ -79,7 +79,7 @@ class TransformersSampler:
         )
         self._engine.submit(request)
         self._num_submitted += 1
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._futures[request] = future
         self._wake()
         try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -45,6 +46,9 @@ def main() -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     warm_up()
+    # what is loaded stays: a collection in a child would touch, and so copy, all of its pages
+    gc.collect()
+    gc.freeze()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)

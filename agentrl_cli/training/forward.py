@@ -129,7 +129,7 @@ def score_tokens(
     targets = batch.ids[rows, columns].to(device)
     scores = [
         _score_chunk(causal, states, chosen, temperature=temperature, with_entropy=with_entropy)
-        for states, chosen in zip(trainable.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
+        for states, chosen in zip(torch.split(trainable, chunk_tokens), torch.split(targets, chunk_tokens), strict=True)
     ]
     logp = logp.index_put((rows, columns), torch.cat([chunk[0] for chunk in scores]).to(logp.device))
     entropy[rows, columns] = torch.cat([chunk[1] for chunk in scores]).to(entropy.device)
@@ -214,7 +214,7 @@ def _score_chunk(
             entropy = -(plain.exp() * plain).sum(dim=-1)
         return logp, entropy
 
-    vocab_size = int(model.head.weight.shape[0])  # type: ignore[arg-type, union-attr, index]
+    vocab_size = int(model.head.weight.shape[0])  # type: ignore[index]
     if not torch.is_grad_enabled() or len(hidden) * vocab_size <= MAX_KEPT_LOGITS:
         return compute(hidden)
     result: tuple[torch.Tensor, torch.Tensor] = checkpoint(compute, hidden, use_reentrant=False)

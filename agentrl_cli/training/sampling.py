@@ -10,6 +10,7 @@ from agentrl_cli.agent.batch import Job
 from agentrl_cli.agent.stack import Stack
 from agentrl_cli.config.schema import GrpoConfig, GuardConfig
 from agentrl_cli.errors import TrainingError
+from agentrl_cli.grpo.advantage import is_mixed
 from agentrl_cli.seeding import derive_seed
 from agentrl_cli.types import Ending, Problem, Trajectory
 
@@ -80,7 +81,7 @@ def sample_step(
             score([t for t in group if t.ending.is_valid])
             everything += group
             usable = usable_members(group, mask_truncated=config.mask_truncated)
-            if len(usable) < 2 or (config.filter_groups.enabled and not is_mixed(usable)):
+            if len(usable) < 2 or (config.filter_groups.enabled and not is_mixed([_is_correct(t) for t in usable])):
                 num_filtered += 1
             else:
                 kept.append(usable)
@@ -92,12 +93,6 @@ def usable_members(group: Group, *, mask_truncated: bool) -> Group:
     return [
         t for t in group if t.ending.is_valid and not (mask_truncated and t.ending is Ending.MAX_TOKENS)
     ]
-
-
-def is_mixed(group: Group) -> bool:
-    """Some answers of the group are right and some wrong (accuracy, not shaped reward)."""
-    right = sum(_is_correct(t) for t in group)
-    return 0 < right < len(group)
 
 
 def _is_correct(trajectory: Trajectory) -> bool:

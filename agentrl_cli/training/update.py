@@ -143,7 +143,7 @@ def _accumulate(
     loss_sum, stats = 0.0, LossStats.zero()
     for groups in cut_micro_batches(active, config.micro_batch_tokens):
         rows = [t for group in groups for t in group]
-        batch = build_group_batch(rows, pad_id=plan.pad_id)
+        batch = build_group_batch(rows, plan.pad_id)
         scores = score_tokens(model, batch, temperature=config.temperature)
         sampler_logp = _pad([torch.tensor(t.sampler_logp) for t in rows], like=batch)
         output = policy_loss(
@@ -153,7 +153,7 @@ def _accumulate(
             batch.mask,
             settings=plan.loss,
             denominator=denominator,
-            sampler_logp_BT=sampler_logp if is_first else None,
+            sampler_logp_BT=sampler_logp if is_first or plan.loss.rollout_is != "none" else None,
             ref_logp_BT=None if ref_logp is None else _pad([ref_logp[t.id] for t in rows], like=batch),
             entropy_BT=scores.entropy,
             beta=plan.beta,
@@ -168,6 +168,27 @@ def _accumulate(
     return loss_sum, stats
 
 
+def loss_settings(config: GrpoConfig, *, epsilon_high: float, longest: int) -> LossSettings:
+    """Return the settings of the loss at a step.
+
+    Args:
+        epsilon_high: Of this step.
+        longest: `agent.max_completion_length`, the L_max of Dr.GRPO's mean.
+    """
+    # the sampler is the trainer's own module, so `auto` needs no correction
+    rollout_is = "none" if config.rollout_is == "auto" else config.rollout_is
+    return LossSettings(
+        loss_agg_mode=config.loss_agg_mode,
+        epsilon_low=config.epsilon_low,
+        epsilon_high=epsilon_high,
+        delta=config.delta,
+        kl_estimator=config.kl_estimator,
+        rollout_is=rollout_is,
+        rollout_is_threshold=config.rollout_is_threshold,
+        max_length=longest,
+    )
+
+
 @torch.no_grad()
 def reference_logps(
     model: torch.nn.Module, groups: Sequence[Group], *, config: GrpoConfig, pad_id: int
@@ -176,7 +197,7 @@ def reference_logps(
     result: dict[str, torch.Tensor] = {}
     for micro_batch in cut_micro_batches(groups, config.micro_batch_tokens):
         rows: list[Trajectory] = [t for group in micro_batch for t in group]
-        batch = build_group_batch(rows, pad_id=pad_id)
+        batch = build_group_batch(rows, pad_id)
         logp = score_tokens(model, batch, temperature=config.temperature, with_entropy=False).logp
         for row, trajectory in zip(logp, rows, strict=True):
             result[trajectory.id] = row[: len(trajectory.ids)].cpu()

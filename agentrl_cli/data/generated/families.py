@@ -105,7 +105,8 @@ def _draw_last_digits(rng: random.Random, level: int) -> Params:
 
 
 def _draw_fence(rng: random.Random, level: int) -> Params:
-    root = rng.randint(101, 399) if level == 1 else rng.randint(401, 999)
+    """A side of three digits whose square has five."""
+    root = rng.randint(101, 199) if level == 1 else rng.randint(201, 316)
     return {"n": root * root, "c": rng.randint(12, 99)}
 
 

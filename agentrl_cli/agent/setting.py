@@ -1,0 +1,28 @@
+"""What trajectories need besides a model: tools over a sandbox, limits, and the event loop that they live on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from agentrl_cli.agent.batch import Setting
+from agentrl_cli.agent.loop import AgentLimits
+from agentrl_cli.agent.tools import build_toolbox
+from agentrl_cli.config.schema import Config
+from agentrl_cli.sandbox.local import LocalSandbox
+
+
+@contextmanager
+def open_setting(config: Config) -> Iterator[tuple[Setting, asyncio.Runner, ExitStack]]:
+    """Open sandbox, tools and event loop; what else lives on the loop goes onto the stack to be closed first."""
+    with ExitStack() as closing:
+        runner = closing.enter_context(asyncio.Runner())
+        sandbox = LocalSandbox(config.sandbox)
+        closing.callback(lambda: runner.run(sandbox.close()))
+        setting = Setting(
+            toolbox=build_toolbox(config.tools, sandbox, config.sandbox),
+            limits=AgentLimits.from_config(config.agent),
+            system_prompt=config.agent.system_prompt,
+        )
+        yield setting, runner, closing
