@@ -111,6 +111,11 @@ class RunFolder:
         assert self._metrics is not None, "the run is open for reading"
         self._metrics.write({"step": step, **{name: encode_metric(value) for name, value in metrics.items()}})
 
+    def has_step(self, step: int) -> bool:
+        """Whether a row of this step is in metrics.jsonl."""
+        rows, _ = read_rows(self.path / "metrics.jsonl")
+        return any(row["step"] == step for row in rows)
+
     def log_event(self, text: str) -> None:
         """Append a line with the time to events.log."""
         assert self._lock is not None, "the run is open for reading"

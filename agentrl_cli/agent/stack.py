@@ -129,9 +129,7 @@ def open_stack(config: Config, *, model_path: str | None = None, trainable: bool
             pad_token_id=pad_id(policy),
         )
         closing.callback(lambda: runner.run(sampler.close()))
-        yield Stack(
-            policy, sampler, chat_format, setting, runner, config.sampler.max_batch, config.run.deterministic
-        )
+        yield Stack(policy, sampler, chat_format, setting, runner, config.sampler.max_batch, config.run.deterministic)
 
 
 @contextmanager

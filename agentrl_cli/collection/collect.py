@@ -32,6 +32,8 @@ ScoreFn = Callable[[Sequence[Trajectory]], None]
 """Sets verdict, reward and reward_parts of each trajectory."""
 _REPORTS = 20
 """Progress lines of a collection."""
+_MODEL_SETTINGS = ("revision", "dtype", "chat_template", "trust_remote_code")
+"""Settings of a local teacher that matter; its path stands in the spec."""
 
 
 def run_collect(config: Config, *, problems: str | None, teacher: str, out: Path, reporter: Reporter) -> dict[str, Any]:
@@ -212,4 +214,6 @@ def _settings(config: Config, spec: TeacherSpec) -> dict[str, Any]:
         "grpo": {"overlong": dump["grpo"]["overlong"]},
         "collect": {"temperature": config.collect.temperature},
     }
-    return {**settings, "model": dump["model"]} if spec.kind == "model" else settings
+    if spec.kind == "model":
+        settings["model"] = {name: dump["model"][name] for name in _MODEL_SETTINGS}
+    return settings

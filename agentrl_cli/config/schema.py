@@ -208,7 +208,7 @@ class OptimConfig(Section):
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate moves after warm-up: constant, or down to 0 at the last update."""
+    """How the rate moves after warm-up: constant, or falling so that it would reach 0 right after the last update."""
     warmup_frac: Fraction = 0.0
     """Share of the updates on which the rate rises linearly from 0."""
     beta1: Fraction = 0.9
@@ -227,7 +227,7 @@ class SftOptimConfig(OptimConfig):
     learning_rate: PositiveFloat = 1e-5
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """How the rate moves after warm-up: constant, or down to 0 at the last update."""
+    """How the rate moves after warm-up: constant, or falling so that it would reach 0 right after the last update."""
     warmup_frac: Fraction = 0.1
     """Share of the updates on which the rate rises linearly from 0."""
 

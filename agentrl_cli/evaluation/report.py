@@ -14,7 +14,7 @@ from agentrl_cli.rewards.plain import clean, read_number
 from agentrl_cli.rewards.verify import vote_keys
 from agentrl_cli.types import ToolStatus, Trajectory, Verdict, VerdictStatus
 
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w])|-?\d+/\d+")
+_NUMBER = re.compile(r"-?\d+/\d+|(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)")
 _VOTING = (VerdictStatus.OK, VerdictStatus.UNPARSED, VerdictStatus.TIMEOUT)
 _RIGHT = "right"
 _KEY_TIMEOUT_S = 2.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentrl_cli.agent.batch import Job
+from agentrl_cli.agent.behaviour import BehaviourBaseline
 from agentrl_cli.agent.stack import Actor, open_actor
 from agentrl_cli.config.schema import Config, EvalConfig
 from agentrl_cli.data.sources import load_problems
@@ -80,6 +81,7 @@ def evaluate_held_out(
     )
     greedy = play(actor, problems, score, num_samples=1, temperature=0.0, top_p=1.0, seed=seed)
     summary = summarise(sampled)
+    baseline = BehaviourBaseline.fit([t for group in sampled for t in group])
     result = {
         "step": step,
         "accuracy": summary["avg_at_k"],
@@ -90,6 +92,7 @@ def evaluate_held_out(
         "stderr": summary["stderr"],
         "answers_on_tool_frac": summary["answers_on_tool_frac"],
         "by_family": accuracy_by_family(sampled),
+        "behaviour_baseline": baseline and baseline.to_json(),
     }
     write_samples(file.with_suffix(".jsonl"), [*sampled, *greedy])
     write_atomic(file, json.dumps(result, allow_nan=False, indent=1))
@@ -98,6 +101,15 @@ def evaluate_held_out(
         f"{result['tool_calls']:.2f} tool calls a problem"
     )
     return result
+
+
+def eval_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of `evaluate_held_out` under their names in metrics.jsonl."""
+    return {
+        f"eval/held_out/avg@{result['k']}": result["accuracy"],
+        "eval/held_out/greedy": result["accuracy_greedy"],
+        "eval/held_out/tool_calls": result["tool_calls"],
+    }
 
 
 def accuracy_by_family(samples: Sequence[Sequence[Trajectory]]) -> dict[str, float]:

@@ -18,8 +18,8 @@ from agentrl_cli.filtering.samples import Call, Sample
 
 _NUM_HASHES = 128
 _NGRAM = 5
-_FEW_MISSES = (0.1, 0.9)
-"""Weights of false candidates and of misses for choosing the bands: false candidates are checked, misses are not."""
+_MAX_MISSES = 0.01
+"""Share of the pairs at the threshold that may be no candidates. False candidates are checked, misses are not."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -31,9 +31,7 @@ class DuplicateFinder:
         self._threshold = threshold
         self._exact: set[bytes] = set()
         self._signatures: list[MinHash] = []
-        self._index = None
-        if threshold < 1.0:
-            self._index = MinHashLSH(threshold=threshold, num_perm=_NUM_HASHES, weights=_FEW_MISSES)
+        self._index = MinHashLSH(num_perm=_NUM_HASHES, params=bands(threshold)) if threshold < 1.0 else None
 
     def check(self, sample: Sample) -> str | None:
         """Return `duplicate` or `near_duplicate` if a kept sample is like this one, else remember it as kept."""
@@ -52,6 +50,19 @@ class DuplicateFinder:
 
     def _is_near(self, signature: MinHash, name: int) -> bool:
         return bool(signature.jaccard(self._signatures[name]) >= self._threshold)
+
+
+def bands(threshold: float) -> tuple[int, int]:
+    """Return number and size of the bands into which a signature is cut; a pair that agrees in one is a candidate.
+
+    A pair of similarity s is missed with probability (1 - s^size)^number: the largest bands are taken
+    that miss few enough at the threshold, since large ones bring few false candidates.
+    """
+    for size in range(_NUM_HASHES // 2, 1, -1):
+        number = _NUM_HASHES // size
+        if (1 - threshold**size) ** number <= _MAX_MISSES:
+            return number, size
+    return _NUM_HASHES, 1
 
 
 def words_of(sample: Sample) -> list[str]:

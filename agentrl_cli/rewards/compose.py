@@ -73,7 +73,8 @@ def score_trajectory(
     """
     ending, verdict = trajectory.ending, trajectory.verdict
     assert ending.is_valid, f"{trajectory.id}: {ending} is never scored"
-    assert verdict is not None and verdict.status is not VerdictStatus.INFRA_ERROR, f"{trajectory.id}: {verdict}"
+    assert verdict is not None, f"{trajectory.id} has no verdict"
+    assert verdict.status is not VerdictStatus.INFRA_ERROR, f"{trajectory.id}: {verdict}"
     is_correct = verdict.correct and ending is Ending.ANSWERED
     num_calls = count_calls(trajectory, rewards.tool_count)
     parts: dict[str, float] = {}

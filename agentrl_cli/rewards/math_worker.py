@@ -6,7 +6,7 @@ Reads one JSON request a line, `{"id", "gold", "answer", "limit_s"}`, and writes
 math-verify alone is no safe reward. It takes differences below 1e-15 for none and rounds decimals to six
 places, reads a pair as an interval, drops single letters as units and ignores the case of symbols. So the
 parsing here takes the whole answer or nothing, without units; formulas are equal if their values are, with exact
-decimals, to 30 significant digits, at several values of the variables; and what math-verify says of lists,
+decimals, to 30 digits, at several values of the variables; and what math-verify says of lists,
 intervals, matrices and equations counts only if their parts are equal in the same sense.
 """
 
@@ -172,12 +172,20 @@ def _at_points(expr: Any) -> list[Any]:
 
 
 def _value(exact: Any) -> Any:
+    """Evaluate to `_DIGITS` digits behind the point and as many significant ones, with as many to spare."""
     value = exact.evalf(2 * _DIGITS)
     if not value.is_number:
         raise ValueError("no number")
     if abs(value) < _NEGLIGIBLE and sympy.simplify(exact) == 0:
         return sympy.Integer(0)
-    return value
+    whole = _whole_digits(value)
+    return exact.evalf(2 * _DIGITS + whole) if whole else value
+
+
+def _whole_digits(value: Any) -> int:
+    """Return the power of ten of a number above 1; the margin keeps noise below 1000 from making it 999.9…"""
+    size = abs(value)
+    return int(float(sympy.log(size, 10)) + 1e-9) if size > 1 else 0
 
 
 def _coordinate(name: str, point: int) -> Any:
@@ -189,10 +197,11 @@ def _coordinate(name: str, point: int) -> Any:
 
 
 def _digits(value: Any) -> str:
-    """Return a complex number to `_DIGITS` significant digits, noise beside the larger part cut off."""
+    """Write a complex number as precisely as `_value` has it, noise beside the larger part cut off."""
+    digits = _DIGITS + _whole_digits(value)
     parts = value.as_real_imag()
-    size = max(abs(part) for part in parts)
-    return " ".join(str(sympy.N(part, _DIGITS) if abs(part) > size * _NEGLIGIBLE else 0) for part in parts)
+    noise = max(abs(part) for part in parts) * sympy.Rational(1, 10**digits)
+    return " ".join(str(sympy.N(part, digits) if abs(part) > noise else 0) for part in parts)
 
 
 if __name__ == "__main__":

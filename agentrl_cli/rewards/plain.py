@@ -7,6 +7,7 @@ one answer and `0.333` is not a third. What is not wholly understood is not read
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ _NOT_A_UNIT = re.compile(
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _DECIMAL = re.compile(
-    r"([+-]?)\s*(" + _DIGITS + r"\.?\d*|\.\d+)"
+    r"([+-]?)\s*(" + _DIGITS + r"(?:\.\d*)?|\.\d+)"
     r"(?:[eE]([+-]?\d{1,3})|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*([+-]?\d{1,3})\s*\}|(\d)))?"
 )
 _FRACTION = re.compile(
@@ -121,6 +122,7 @@ def clean(text: str) -> str:
     return _SPACING.sub(" ", _THIN_THOUSANDS.sub(",", plain)).strip()
 
 
+@functools.lru_cache(maxsize=4096)
 def read_number(text: str) -> Number | None:
     r"""Return the number that a whole answer stands for, or None.
 

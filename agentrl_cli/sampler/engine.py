@@ -146,6 +146,11 @@ class Engine:
         """Something is queued or generating."""
         return bool(self._queue or self._num_active)
 
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of both stores."""
+        return self._row_store.num_bytes + self._prefix_store.num_bytes
+
     def requests(self) -> list[Request]:
         """Return everything queued or generating, in order of submission."""
         active = [row.request for row in self._rows if row.request is not None]

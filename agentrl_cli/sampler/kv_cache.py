@@ -46,6 +46,11 @@ class Store:
         """Places that there are."""
         return int(self._data.shape[2])
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory that is held."""
+        return self._data.nbytes
+
     def reserve(self, places: int, width: int) -> None:
         """Make room for so many places of so many tokens; what is stored stays."""
         old = self._data

@@ -58,6 +58,11 @@ class TransformersSampler:
         """What was computed so far."""
         return self._engine.usage
 
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that the KV caches take now."""
+        return self._engine.cache_bytes
+
     async def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, session: SessionKey | None = None
     ) -> Completion:

@@ -1,267 +1,315 @@
-"""The trainer's end of one interpreter: its protocol socket, its output pipes, its exit status."""
+"""The trainer's end of one interpreter: its protocol socket, its output pipes, its exit.
+
+Lives on the sandbox's own event loop. Time limits are kept by our clock, and how a process ended is
+what its parent reaped.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import math
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from agentrl_cli.sandbox.base import Limits, Result
+from agentrl_cli.sandbox.cell import Answer, Cell
 from agentrl_cli.types import ToolStatus
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 20.0
 """A cell that has not begun by then has no interpreter behind it."""
 _GRACE_S = 0.5
-"""Between the soft stop and the hard one."""
-_MAX_ANSWER_BYTES = 1 << 20
-_MAX_OUTPUT_BYTES = 64 << 20
-"""Output of one cell at which it is killed."""
+"""Between the soft stop and the hard one, and between a closed connection and the end of the process."""
+_EXIT_TIMEOUT_S = 5.0
+"""A killed process whose exit is not reported by then has a parent that hangs."""
+_MAX_STRETCH = 10.0
+"""A cell may take so many times its limit while it waits for a CPU that others hold."""
 _READ_BYTES = 1 << 16
+_LAST_READS = 16
+"""Reads of a pipe after the cell ended: more than a pipe holds, and an end for one that is written on."""
 
 
 class Broken(Exception):
-    """The interpreter ended or spoke garbage while a cell ran; whose fault that is, is decided elsewhere."""
+    """The interpreter ended or spoke garbage before the cell was done; whose fault that is, is decided elsewhere."""
 
-    def __init__(self, reason: str, stdout: str, stderr: str) -> None:
+    def __init__(self, reason: str, result: Result, *, is_lost: bool) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.stdout = stdout
-        self.stderr = stderr
+        self.result = result
+        """Output, times and, as `exception`, the reason; its status is `crash` for now."""
+        self.is_lost = is_lost
+        """The parent of all interpreters went away, and this one with it."""
 
 
-class BoundedText:
-    """Keeps head and tail of a stream of bytes, and how much there was."""
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended, as its parent reaped it."""
 
-    def __init__(self, limit: int) -> None:
-        self._half = max(1, limit // 2)
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.num_bytes = 0
-
-    def add(self, data: bytes) -> None:
-        """Take in more of the stream."""
-        self.num_bytes += len(data)
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > 2 * self._half:
-            del self._tail[: -self._half]
+    status: int
+    """Wait status."""
+    cpu_s: float
+    peak_mib: float
 
     @property
-    def is_cut(self) -> bool:
-        """Some of it is missing from `text`."""
-        return self.num_bytes > len(self._head) + min(len(self._tail), self._half)
+    def signal(self) -> int:
+        """The signal that killed it, or 0."""
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
 
-    def text(self) -> str:
-        """Return the kept text; what a terminal would act on is shown as an escape."""
-        tail = bytes(self._tail[-self._half :])
-        if not self.is_cut:
-            return printable(bytes(self._head) + tail)
-        missing = self.num_bytes - len(self._head) - len(tail)
-        return f"{printable(bytes(self._head))}\n… {missing} bytes cut …\n{printable(tail)}"
-
-
-def printable(data: bytes) -> str:
-    """Decode bytes; invalid UTF-8 and control characters other than tab and newline become escapes."""
-    text = data.decode("utf-8", errors="backslashreplace")
-    return "".join(c if c in "\n\t" or c.isprintable() or c > "\x9f" else f"\\x{ord(c):02x}" for c in text)
+    def __str__(self) -> str:
+        if not self.signal:
+            return f"exited with code {os.WEXITSTATUS(self.status)}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(self.signal, f'signal {self.signal}')}"
 
 
 class Interpreter:
-    """One child of the zygote; lives on the sandbox's own event loop."""
+    """One child of the zygote."""
 
-    def __init__(self, cwd: Path, *, signal: Callable[[int, int], None]) -> None:
-        """Make the descriptors of both ends; the zygote gets `child_fds`."""
+    def __init__(self, cwd: Path, *, send_signal: Callable[[int, int], None]) -> None:
+        """Make the descriptors of both ends; the zygote gets `child_fds`.
+
+        Raises:
+            OSError: there are no descriptors left.
+        """
         self.cwd = cwd
         self.pid = -1
-        self._send_signal = signal
-        self._protocol, theirs = socket.socketpair()
+        self.exited: asyncio.Future[Exit | None] = asyncio.get_running_loop().create_future()
+        """None if the parent of all interpreters is gone."""
+        self._send_signal = send_signal
+        self._cell: Cell | None = None
+        self._is_killed = False
+        with contextlib.ExitStack() as on_error:
+            self._protocol, theirs = (on_error.enter_context(end) for end in socket.socketpair())
+            self._outputs: list[int] = []
+            self.child_fds = [theirs.fileno()]
+            for _ in range(2):
+                read, write = os.pipe()
+                on_error.callback(os.close, read)
+                on_error.callback(os.close, write)
+                os.set_blocking(read, False)
+                self._outputs.append(read)
+                self.child_fds.append(write)
+            on_error.pop_all()
         self._protocol.setblocking(False)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        self._outputs = [out_read, err_read]
-        for fd in self._outputs:
-            os.set_blocking(fd, False)
-        self._theirs = theirs
-        self.child_fds = [theirs.fileno(), out_write, err_write]
-        self._exited: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        theirs.detach()
 
     @property
-    def is_alive(self) -> bool:
-        """It has neither ended nor been killed by us."""
-        return not self._exited.done() and bool(self._outputs)
+    def is_usable(self) -> bool:
+        """It can run another cell."""
+        return not (self.exited.done() or self._is_killed)
 
     def close_child_fds(self) -> None:
         """Close our copies of the child's descriptors once it has them."""
-        self._theirs.close()
-        for fd in self.child_fds[1:]:
+        for fd in self.child_fds:
             os.close(fd)
         self.child_fds = []
 
-    def set_exited(self, status: int | None) -> None:
-        """Note the wait status that the zygote reaped; None if the zygote itself is gone."""
-        if not self._exited.done():
-            self._exited.set_result(status)
+    def set_exited(self, how: Exit | None) -> None:
+        """Note that the process has been reaped; None if its parent is gone, and it with it."""
+        if self.exited.done():
+            return
+        self.exited.set_result(how)
+        if self._cell is not None:
+            # it may have answered before it ended
+            while self._read_protocol(self._cell):
+                pass
+            self._cell.settle(_how(how))
+
+    def kill(self) -> None:
+        """Have the process and its group killed; `exited` follows."""
+        self._is_killed = True
+        self._send_signal(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of the descriptors; safe to call twice."""
-        loop = asyncio.get_running_loop()
+        self.close_child_fds()
+        self._unwatch()
         for fd in self._outputs:
-            loop.remove_reader(fd)
             os.close(fd)
         self._outputs = []
         self._protocol.close()
 
     async def run(self, code: str, limits: Limits) -> Result:
-        """Run one cell.
+        """Run one cell. If it had to be killed, `is_usable` is false afterwards.
 
         Raises:
             Broken: the interpreter ended, or what it said was no answer.
         """
-        streams = [BoundedText(limits.max_output_chars) for _ in self._outputs]
-        overflow = asyncio.Event()
+        if not self.is_usable:
+            how = self.exited.result() if self.exited.done() else None
+            raise self._broken(_how(how), Result(ToolStatus.CRASH))
         loop = asyncio.get_running_loop()
-        for fd, stream in zip(self._outputs, streams, strict=True):
-            loop.add_reader(fd, self._drain, fd, stream, overflow)
-        began = time.monotonic()
+        cell = self._cell = Cell(limits)
         try:
-            answer, stopped_for = await self._converse(code, limits, overflow)
-        except (ConnectionError, ValueError) as error:
-            self._drain_all(streams, overflow)
-            raise Broken(await self._death(error), streams[0].text(), streams[1].text()) from error
+            self._watch(cell)
+            await self._send_cell(code, limits)
+            await asyncio.wait({cell.began}, timeout=_START_TIMEOUT_S)
+            if not cell.began.done():
+                cell.settle("it did not begin the cell")
+            began_s = loop.time()
+            stop = await self._await_end(cell, limits.timeout_s)
+            await self._stop(cell, stop)
+            wall_s = loop.time() - began_s
+            self._read_last_output(cell)
         finally:
-            for fd in self._outputs:
-                loop.remove_reader(fd)
-        self._drain_all(streams, overflow)
-        truncated = any(stream.is_cut for stream in streams)
-        outputs = (streams[0].text(), streams[1].text())
-        wall_s = time.monotonic() - began
-        if stopped_for is not None:
-            reason = f"stopped after {limits.timeout_s:g} s" if stopped_for is ToolStatus.TIMEOUT else ""
-            return Result(stopped_for, *outputs, exception=reason, wall_s=wall_s, truncated=truncated)
-        assert answer is not None
-        return Result(
-            _STATUS[answer["kind"]],
-            *outputs,
-            value=answer["value"],
-            exception=answer["exception"],
-            wall_s=wall_s,
-            cpu_s=answer["cpu_s"],
-            peak_mib=answer["peak_mib"],
-            truncated=truncated,
-        )
+            self._cell = None
+            self._unwatch()
+        return self._judge(cell, stop, limits, wall_s)
 
-    async def _converse(
-        self, code: str, limits: Limits, overflow: asyncio.Event
-    ) -> tuple[dict[str, Any] | None, ToolStatus | None]:
-        """Send a cell and wait for its answer; returns (answer, None), or why it was stopped."""
+    async def _send_cell(self, code: str, limits: Limits) -> None:
+        request = {
+            "code": code,
+            "memory_mib": limits.memory_mib,
+            "max_chars": limits.max_output_chars,
+            # only against a supervisor that died: threads may use more than one CPU
+            "cpu_limit_s": math.ceil(4 * limits.timeout_s) + 1,
+        }
         # a lone surrogate can't be sent as UTF-8; JSON's escapes can carry it
-        request = json.dumps({"code": code}).encode("ascii")
+        data = json.dumps(request).encode("ascii")
+        # an interpreter that does not listen never begins the cell, which is noticed there
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(self._protocol, len(data).to_bytes(4, "big") + data)
+
+    async def _await_end(self, cell: Cell, timeout_s: float) -> ToolStatus | None:
+        """Wait until the cell is done or has to be stopped; returns why, or None."""
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._protocol, len(request).to_bytes(4, "big") + request)
-        async with asyncio.timeout(_START_TIMEOUT_S):
-            if await self._read_frame() != b"":
-                raise ValueError("it answered before it began")
-        answer = asyncio.create_task(self._read_answer())
-        too_much = asyncio.create_task(overflow.wait())
-        try:
-            await asyncio.wait({answer, too_much}, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result(), None
-            if too_much.done():
-                self._kill()
-                return None, ToolStatus.OUTPUT_LIMIT
+        began_s, waited_s = loop.time(), _cpu_wait_s(self.pid)
+        limit_s = timeout_s
+        while True:
+            rest_s = began_s + limit_s - loop.time()
+            events: set[asyncio.Future[Any]] = {cell.done, cell.flooded}
+            await asyncio.wait(events, timeout=rest_s, return_when=asyncio.FIRST_COMPLETED)
+            if cell.done.done():
+                return None
+            if cell.flooded.done():
+                return ToolStatus.OUTPUT_LIMIT
+            # time in which the process could have run but others held the CPUs is not the code's doing
+            stretched_s = min(timeout_s + _cpu_wait_s(self.pid) - waited_s, _MAX_STRETCH * timeout_s)
+            if stretched_s <= limit_s + 0.001:
+                return ToolStatus.TIMEOUT
+            limit_s = stretched_s
+
+    async def _stop(self, cell: Cell, stop: ToolStatus | None) -> None:
+        """Stop the cell if it has to be, first softly; kill an interpreter that can't go on."""
+        if stop is not None:
             self._send_signal(self.pid, signal.SIGINT)
-            await asyncio.wait({answer}, timeout=_GRACE_S)
-            if not answer.done():
-                self._kill()
-            elif answer.exception() is None and answer.result()["kind"] == "ok":
-                # it ended by itself between the limit and the signal
-                return answer.result(), None
-            return None, ToolStatus.TIMEOUT
-        finally:
-            too_much.cancel()
-            answer.cancel()
-            await asyncio.gather(answer, too_much, return_exceptions=True)
+            await asyncio.wait({cell.done}, timeout=_GRACE_S)
+        outcome = cell.done.result() if cell.done.done() else ""
+        if isinstance(outcome, Answer) and not outcome.is_spent:
+            return
+        if not self.exited.done():
+            self.kill()
+            await asyncio.wait({self.exited}, timeout=_EXIT_TIMEOUT_S)
 
-    def _kill(self) -> None:
-        self._send_signal(self.pid, signal.SIGKILL)
-        self.set_exited(None)
+    def _judge(self, cell: Cell, stop: ToolStatus | None, limits: Limits, wall_s: float) -> Result:
+        """Say what came of a cell.
 
-    async def _death(self, error: Exception) -> str:
-        """Say how the interpreter broke; one that still runs has spoken garbage and is killed."""
-        if isinstance(error, ConnectionError):
-            done, _ = await asyncio.wait({self._exited}, timeout=1.0)
-            status = self._exited.result() if done else None
-            if status is not None and os.WIFSIGNALED(status):
-                return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-            if status is not None:
-                return f"exited with code {os.waitstatus_to_exitcode(status)}"
-        self._kill()
-        return "broke the connection" if isinstance(error, ConnectionError) else "wrote to the protocol"
-
-    async def _read_answer(self) -> dict[str, Any]:
-        answer = json.loads(await self._read_frame())
-        texts, numbers = ("kind", "value", "exception"), ("cpu_s", "peak_mib")
-        is_sound = (
-            isinstance(answer, dict)
-            and all(isinstance(answer.get(name), str) for name in texts)
-            and all(type(answer.get(name)) in (int, float) for name in numbers)
-            and answer["kind"] in _STATUS
+        Raises:
+            Broken: the interpreter failed, not by our doing.
+        """
+        outcome = cell.done.result() if cell.done.done() else "it did not stop"
+        how = self.exited.result() if self.exited.done() else None
+        stdout, stderr = cell.outputs
+        result = Result(
+            ToolStatus.CRASH,
+            stdout.text(),
+            stderr.text(),
+            wall_s=wall_s,
+            cpu_s=how.cpu_s if how else 0.0,
+            peak_mib=how.peak_mib if how else 0.0,
+            truncated=stdout.is_cut or stderr.is_cut,
         )
-        if not is_sound:
-            raise ValueError("not an answer")
-        return dict(answer)
+        if isinstance(outcome, Answer):
+            result = replace(result, cpu_s=outcome.cpu_s, peak_mib=outcome.peak_mib)
+        if stop is ToolStatus.TIMEOUT or (stop is None and how is not None and how.signal == signal.SIGXCPU):
+            return replace(result, status=ToolStatus.TIMEOUT, exception=f"stopped after {limits.timeout_s:g} s")
+        if stop is not None:
+            return replace(result, status=stop)
+        if how is not None and how.signal == signal.SIGSYS:
+            return replace(result, status=ToolStatus.DENIED)
+        if isinstance(outcome, str):
+            raise self._broken(outcome, result)
+        return replace(
+            result,
+            status=outcome.status,
+            value=outcome.value,
+            exception=outcome.exception,
+            truncated=result.truncated or outcome.is_cut,
+        )
 
-    async def _read_frame(self) -> bytes:
-        length = int.from_bytes(await self._read_exactly(4), "big")
-        if length > _MAX_ANSWER_BYTES:
-            raise ValueError(f"a frame of {length} bytes")
-        return await self._read_exactly(length)
+    def _broken(self, reason: str, result: Result) -> Broken:
+        is_lost = self.exited.done() and self.exited.result() is None
+        return Broken(reason, replace(result, exception=reason), is_lost=is_lost)
 
-    async def _read_exactly(self, count: int) -> bytes:
+    def _watch(self, cell: Cell) -> None:
         loop = asyncio.get_running_loop()
-        data = bytearray()
-        while len(data) < count:
-            part = await loop.sock_recv(self._protocol, min(count - len(data), _READ_BYTES))
-            if not part:
-                raise ConnectionResetError("closed")
-            data += part
-        return bytes(data)
+        loop.add_reader(self._protocol, self._read_protocol, cell)
+        for index, fd in enumerate(self._outputs):
+            loop.add_reader(fd, self._read_output, index, cell)
 
-    def _drain(self, fd: int, stream: BoundedText, overflow: asyncio.Event) -> None:
-        """Take what a pipe holds now; at its end stop listening."""
+    def _unwatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._protocol.fileno() >= 0:
+            loop.remove_reader(self._protocol)
+        for fd in self._outputs:
+            loop.remove_reader(fd)
+
+    def _read_protocol(self, cell: Cell) -> bool:
+        """Take what the protocol socket holds; returns whether there may be more."""
+        try:
+            data = self._protocol.recv(_READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            cell.add_protocol(data)
+            return True
+        loop = asyncio.get_running_loop()
+        if self._protocol.fileno() >= 0:
+            loop.remove_reader(self._protocol)
+        # most often the process has ended, and how it did is on its way
+        loop.call_later(_GRACE_S, cell.settle, "it closed the connection")
+        return False
+
+    def _read_output(self, index: int, cell: Cell) -> bool:
+        """Take what a pipe holds now; returns whether there may be more."""
+        fd = self._outputs[index]
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         if not data:
             asyncio.get_running_loop().remove_reader(fd)
-            return
-        stream.add(data)
-        if stream.num_bytes > _MAX_OUTPUT_BYTES:
-            overflow.set()
+            return False
+        cell.add_output(index, data)
+        return True
 
-    def _drain_all(self, streams: list[BoundedText], overflow: asyncio.Event) -> None:
-        """Take what stands in the pipes; a grandchild that holds them open can't make us wait."""
-        for fd, stream in zip(self._outputs, streams, strict=True):
-            before = -1
-            while before != stream.num_bytes and stream.num_bytes <= _MAX_OUTPUT_BYTES:
-                before = stream.num_bytes
-                self._drain(fd, stream, overflow)
+    def _read_last_output(self, cell: Cell) -> None:
+        """Take what stands in the pipes; never wait for their end, which a grandchild may hold open."""
+        for index in range(len(self._outputs)):
+            for _ in range(_LAST_READS):
+                if not self._read_output(index, cell):
+                    break
+        for stream in cell.outputs:
+            stream.add(b"", final=True)
 
 
-_STATUS = {
-    "ok": ToolStatus.OK,
-    "error": ToolStatus.ERROR,
-    "memory": ToolStatus.MEMORY,
-    "interrupted": ToolStatus.ERROR,
-}
+def _how(exit: Exit | None) -> str:
+    return "its parent process ended" if exit is None else str(exit)
+
+
+def _cpu_wait_s(pid: int) -> float:
+    """Return how long a process has waited for a CPU so far; 0 where the kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0

@@ -1,49 +1,38 @@
 """Interpreters on this machine, forked ahead of need from one warm parent (`zygote.py`).
 
 Everything is supervised by an event loop on a thread of its own: time limits hold while the trainer's
-thread computes, and one sandbox serves any number of event loops. What a child says is data; what
-decides a status is the trainer's own clock and the exit status that the zygote reaped.
+thread computes, and one sandbox serves any number of event loops, one after the other or at once.
+What a child says is data; what decides a status is the trainer's own clock and the exit status that
+the zygote reaped.
 
-Isolation level: `minimal` (separate process, resource limits, clean environment, own folder).
+Every session starts alike: fixed hash seed, `random` and `numpy.random` seeded with 0, UTC, an empty
+folder. Isolation level: `minimal` (separate process, resource limits, clean environment, own folder).
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
+import concurrent.futures
+import contextlib
+import resource
 import threading
-from collections import deque
 from collections.abc import Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl_cli.config.schema import SandboxConfig
 from agentrl_cli.errors import SandboxError
 from agentrl_cli.sandbox.base import Limits, Result, Session
 from agentrl_cli.sandbox.interpreter import Broken, Interpreter
+from agentrl_cli.sandbox.pool import Pool
 from agentrl_cli.types import ToolStatus
 
 ISOLATION = "minimal"
-CONTROL_CELL = "6*7"
-CONTROL_VALUE = "42"
 RESTARTED = "(the interpreter was restarted: earlier variables are lost)"
-_START_TIMEOUT_S = 60.0
-_ENVIRONMENT = {
-    "PATH": "/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
+_MAX_LOST = 3
+"""Times that a cell is run again because the warm parent went away under it; killing it may be its own doing."""
+_FDS_PER_SESSION = 3
+_OTHER_FDS = 512
 _T = TypeVar("_T")
 
 
@@ -51,118 +40,200 @@ class LocalSandbox:
     """Hands out interpreters; see the module's text."""
 
     def __init__(self, config: SandboxConfig) -> None:
-        """Start the supervising thread and, in it, the warm parent; returns at once."""
+        """Start the supervising thread and, in it, the warm parent; returns at once.
+
+        Raises the process's own soft limit of open files where the sessions need it.
+        """
+        _allow_open_files(_FDS_PER_SESSION * (config.max_sessions + config.pool_size) + _OTHER_FDS)
+        self._config = config
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
-        self._pool = _Pool(config)
         self._thread = threading.Thread(target=self._loop.run_forever, name="agentrl-sandbox", daemon=True)
         self._thread.start()
-        self._submit(self._pool.start())
-        self._closed = False
+        self._pool = self._submit(self._make_pool()).result()
 
     @property
     def num_restarts(self) -> int:
         """Times that the warm parent had to be started again."""
-        return self._pool.num_restarts
+        return max(0, self._pool.num_starts - 1)
+
+    @property
+    def zygote_pid(self) -> int:
+        """Process id of the warm parent; 0 before its first start."""
+        return self._pool.zygote_pid
 
     async def open(self) -> Session:
-        """Hand out a fresh session; waits while `max_sessions` are open."""
-        return _Session(self, await self._on_loop(self._pool.take_place()))
+        """Hand out a fresh session; waits while `max_sessions` are open.
+
+        Raises:
+            SandboxError: no interpreter can be had.
+        """
+        session = _Session(self, self._pool, self._config.memory_mib)
+        try:
+            await self.call(session.enter())
+        except BaseException:
+            # cancelled perhaps while it waits: it must not take a place later
+            with contextlib.suppress(SandboxError):
+                self._submit(session.leave())
+            raise
+        return session
 
     async def health(self) -> str:
         """Return the isolation level after running a known-good cell."""
-        await self._on_loop(self._pool.check())
+        await self.call(self._pool.check())
         return ISOLATION
 
     async def close(self) -> None:
-        """End all processes and the thread."""
-        if self._closed:
+        """End all processes and the thread; safe to call twice."""
+        if self._is_closed:
             return
-        self._closed = True
-        await self._on_loop(self._pool.close())
+        closing = self._submit(self._pool.close())
+        self._is_closed = True
+        await asyncio.wrap_future(closing)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Any:
+    async def call(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine on the supervising loop and wait for it on the caller's.
+
+        A caller that is cancelled stops waiting; the coroutine still runs to its end.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[_T] = loop.create_future()
+
+        def hand_over(done: concurrent.futures.Future[_T]) -> None:
+            # fails if the caller's loop is closed: then nobody waits
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, waiter, done)
+
+        self._submit(coroutine).add_done_callback(hand_over)
+        return await waiter
+
+    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        if self._is_closed:
+            coroutine.close()
+            raise SandboxError("the sandbox is closed")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    async def _on_loop(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the supervising loop and wait for it on the caller's."""
-        result: _T = await asyncio.wrap_future(self._submit(coroutine))
-        return result
+    async def _make_pool(self) -> Pool:
+        pool = Pool(self._config)
+        pool.start()
+        return pool
 
 
 class _Session:
     """One trajectory's interpreter; replaced by a fresh one after it had to be killed."""
 
-    def __init__(self, sandbox: LocalSandbox, state: _SessionState) -> None:
+    def __init__(self, sandbox: LocalSandbox, pool: Pool, memory_mib: int) -> None:
         self._sandbox = sandbox
-        self._state = state
-
-    async def run(self, code: str, limits: Limits) -> Result:
-        """Run a cell."""
-        return await self._sandbox._on_loop(self._state.run(code, limits))
-
-    async def close(self) -> None:
-        """End the interpreter."""
-        await self._sandbox._on_loop(self._state.close())
-
-
-class _SessionState:
-    """A session as the supervising loop sees it."""
-
-    def __init__(self, pool: _Pool) -> None:
         self._pool = pool
+        self._memory_mib = memory_mib
         self._interpreter: Interpreter | None = None
-        self._good_cells: list[str] = []
+        self._history: list[tuple[str, Limits]] = []
+        """Cells that made the variables of the interpreter."""
         self._was_killed = False
-        self._open = True
+        self._has_place = False
+        self._is_closed = False
 
     async def run(self, code: str, limits: Limits) -> Result:
-        """Run a cell; one that breaks the interpreter is replayed once, then judged against a control cell."""
-        if not self._open:
-            raise SandboxError("the session is closed")
-        note = RESTARTED if self._was_killed else ""
-        self._was_killed = False
+        """Run a cell; `limits.memory_mib` must not exceed the sandbox's own."""
+        assert limits.memory_mib <= self._memory_mib, f"limit {limits.memory_mib} MiB > {self._memory_mib} MiB"
         try:
-            result = await self._run_once(code, limits)
-        except Broken as broken:
-            result = await self._replay(code, limits, broken)
-        if result.status in (ToolStatus.OK, ToolStatus.ERROR):
-            self._good_cells.append(code)
-        if note:
-            result = replace(result, stderr="\n".join(part for part in (note, result.stderr) if part))
+            result = await self._sandbox.call(self._run(code, limits))
+        except SandboxError as error:
+            result = Result(ToolStatus.SANDBOX_ERROR, exception=error.message)
         return replace(result, isolation=ISOLATION)
 
     async def close(self) -> None:
-        """End the interpreter and give the place back."""
-        if not self._open:
-            return
-        self._open = False
-        await self._drop()
-        self._pool.give_place_back()
+        """End the interpreter and everything it started; safe to call twice."""
+        # a closed sandbox has ended it
+        with contextlib.suppress(SandboxError):
+            await self._sandbox.call(self.leave())
 
-    async def _run_once(self, code: str, limits: Limits) -> Result:
+    async def enter(self) -> None:
+        """Wait for a place and take an interpreter (on the supervising loop, as all that follows)."""
+        await self._pool.places.acquire()
+        if self._is_closed:
+            self._pool.places.release()
+            return
+        self._has_place = True
+        self._interpreter = await self._take()
+
+    async def leave(self) -> None:
+        """End the interpreter and give the place back."""
+        self._is_closed = True
+        await self._drop()
+        if self._has_place:
+            self._has_place = False
+            self._pool.places.release()
+
+    async def _run(self, code: str, limits: Limits) -> Result:
+        """Run a cell; one that breaks the interpreter is replayed, then judged against a known-good cell."""
+        note, self._was_killed = RESTARTED if self._was_killed else "", False
+        try:
+            result = await self._attempt(code, limits)
+        except Broken as broken:
+            result = await self._replay(code, limits, broken)
+        if note:
+            result = replace(result, stderr=f"{note}\n{result.stderr}")
+        return result
+
+    async def _attempt(self, code: str, limits: Limits) -> Result:
+        """Run a cell in the session's interpreter, or a fresh one if it has none."""
         if self._interpreter is None:
-            self._interpreter = await self._pool.take_interpreter(limits.memory_mib)
-        result = await self._interpreter.run(code, limits)
-        if not self._interpreter.is_alive:
-            await self._drop()
-            self._was_killed, self._good_cells = True, []
+            self._interpreter = await self._take()
+        interpreter = self._interpreter
+        result = await interpreter.run(code, limits)
+        if not interpreter.is_usable:
+            await self._give_up()
+        elif result.status in (ToolStatus.OK, ToolStatus.ERROR):
+            self._history.append((code, limits))
         return result
 
     async def _replay(self, code: str, limits: Limits, broken: Broken) -> Result:
-        """Decide whether a broken interpreter was the code's doing."""
+        """Find out whose doing it was that an interpreter broke.
+
+        The cell runs again in a fresh interpreter, after the cells that made its variables. If that
+        breaks too and a known-good cell passes, it is the code's doing.
+        """
+        alone = self._pool.quarantine if broken.is_lost else contextlib.nullcontext()
+        num_lost = int(broken.is_lost)
+        async with alone:
+            while True:
+                try:
+                    return await self._run_again(code, limits)
+                except Broken as again:
+                    broken = again
+                    num_lost += again.is_lost
+                    if not again.is_lost or num_lost >= _MAX_LOST:
+                        break
+        await self._give_up()
+        await self._pool.check()
+        return broken.result
+
+    async def _run_again(self, code: str, limits: Limits) -> Result:
         await self._drop()
+        history, self._history = self._history, []
         try:
-            for cell in self._good_cells:
-                await self._run_once(cell, limits)
-            return await self._run_once(code, limits)
-        except Broken as again:
-            await self._drop()
-            await self._pool.check()
-            self._was_killed, self._good_cells = True, []
-            return Result(ToolStatus.CRASH, again.stdout, again.stderr, exception=broken.reason)
+            for cell in history:
+                await self._attempt(*cell)
+        except Broken:
+            self._history = history
+            raise
+        return await self._attempt(code, limits)
+
+    async def _take(self) -> Interpreter:
+        interpreter = await self._pool.take()
+        if self._is_closed:
+            await self._pool.end(interpreter)
+            raise SandboxError("the session is closed")
+        return interpreter
+
+    async def _give_up(self) -> None:
+        """End the interpreter; the next cell gets a fresh one and is told so."""
+        self._was_killed, self._history = True, []
+        await self._drop()
 
     async def _drop(self) -> None:
         if self._interpreter is not None:
@@ -170,195 +241,20 @@ class _SessionState:
             await self._pool.end(interpreter)
 
 
-class _Pool:
-    """The warm parent, the interpreters waiting in its pool, and the places of open sessions."""
-
-    def __init__(self, config: SandboxConfig) -> None:
-        self._config = config
-        self._serial = itertools.count()
-        self._root = Path(tempfile.mkdtemp(prefix="agentrl-sandbox-"))
-        self._warm: deque[Interpreter] = deque()
-        self._forking: dict[int, asyncio.Future[int]] = {}
-        self._children: dict[int, Interpreter] = {}
-        self._places: asyncio.Semaphore | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._ready: asyncio.Future[None] | None = None
-        self._refill_task: asyncio.Task[None] | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._starting = asyncio.Lock()
-        self.num_restarts = -1
-
-    async def start(self) -> None:
-        """Start the warm parent if it does not run, and wait until it is warm."""
-        async with self._starting:
-            if self._process is None or self._process.poll() is not None:
-                self._launch()
-        assert self._ready is not None
-        try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                await asyncio.shield(self._ready)
-        except TimeoutError as error:
-            raise SandboxError(f"the sandbox did not start within {_START_TIMEOUT_S:.0f} s") from error
-
-    async def take_place(self) -> _SessionState:
-        """Wait for one of the `max_sessions` places."""
-        if self._places is None:
-            self._places = asyncio.Semaphore(self._config.max_sessions)
-        await self._places.acquire()
-        return _SessionState(self)
-
-    def give_place_back(self) -> None:
-        """Let the next session in."""
-        assert self._places is not None
-        self._places.release()
-
-    async def take_interpreter(self, memory_mib: int) -> Interpreter:
-        """Return a fresh interpreter, from the pool if it holds one with this memory limit."""
-        await self.start()
-        while self._warm:
-            interpreter = self._warm.popleft()
-            self._refill()
-            if interpreter.is_alive and memory_mib == self._config.memory_mib:
-                return interpreter
-            await self.end(interpreter)
-        return await self._fork(memory_mib)
-
-    async def check(self) -> None:
-        """Run a known-good cell in a fresh interpreter.
-
-        Raises:
-            SandboxError: it did not give the known answer.
-        """
-        interpreter = await self.take_interpreter(self._config.memory_mib)
-        limits = Limits(timeout_s=30.0, memory_mib=self._config.memory_mib, max_output_chars=100)
-        try:
-            result = await interpreter.run(CONTROL_CELL, limits)
-        except Broken as broken:
-            raise SandboxError(f"a known-good cell broke the interpreter: {broken.reason}") from broken
-        finally:
-            await self.end(interpreter)
-        if result.value != CONTROL_VALUE:
-            raise SandboxError(f"a known-good cell gave {result.value!r} ({result.status}), not {CONTROL_VALUE!r}")
-
-    async def end(self, interpreter: Interpreter) -> None:
-        """Kill an interpreter and whatever it started, and remove its folder."""
-        self.signal(interpreter.pid, signal.SIGKILL)
-        interpreter.close()
-        shutil.rmtree(interpreter.cwd, ignore_errors=True)
-
-    def signal(self, pid: int, number: int) -> None:
-        """Have a signal sent to a child, if it has not been reaped."""
-        if pid in self._children:
-            self._send({"signal": pid, "number": int(number)}, [])
-
-    async def close(self) -> None:
-        """End everything."""
-        if self._refill_task is not None:
-            self._refill_task.cancel()
-        if self._reader is not None:
-            self._reader.cancel()
-        for interpreter in list(self._children.values()):
-            interpreter.close()
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._root, ignore_errors=True)
-
-    def _launch(self) -> None:
-        """Start the warm parent and listen to it."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        script = Path(__file__).with_name("zygote.py")
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(script), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=_ENVIRONMENT,
-            cwd=self._root,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        theirs.close()
-        self._control = ours
-        self._ready = asyncio.get_running_loop().create_future()
-        self.num_restarts += 1
-        self._reader = asyncio.create_task(self._listen(ours, self._ready))
-
-    async def _listen(self, control: socket.socket, ready: asyncio.Future[None]) -> None:
-        """Handle what the warm parent says, until it goes away."""
-        loop = asyncio.get_running_loop()
-        rest = b""
-        while data := await loop.sock_recv(control, 1 << 16):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._handle(json.loads(line), ready)
-        error = SandboxError("the sandbox's parent process ended")
-        for future in [ready, *self._forking.values()]:
-            if not future.done():
-                future.set_exception(error)
-        self._forking.clear()
-        for interpreter in self._children.values():
-            interpreter.set_exited(None)
-        self._children.clear()
-        self._warm.clear()
-
-    def _handle(self, message: dict[str, Any], ready: asyncio.Future[None]) -> None:
-        if "ready" in message:
-            ready.set_result(None)
-            self._refill()
-        elif "forked" in message:
-            future = self._forking.pop(message["forked"])
-            if not future.done():
-                future.set_result(message["pid"])
-        else:
-            interpreter = self._children.pop(message["exited"], None)
-            if interpreter is not None:
-                interpreter.set_exited(message["status"])
-
-    def _refill(self) -> None:
-        if self._refill_task is None or self._refill_task.done():
-            self._refill_task = asyncio.create_task(self._fill())
-
-    async def _fill(self) -> None:
-        """Fork until the pool is full; a failure shows when an interpreter is wanted."""
-        try:
-            while len(self._warm) < self._config.pool_size:
-                self._warm.append(await self._fork(self._config.memory_mib))
-        except SandboxError:
-            return
-
-    async def _fork(self, memory_mib: int) -> Interpreter:
-        serial = next(self._serial)
-        interpreter = Interpreter(self._root / str(serial), signal=self.signal)
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._forking[serial] = future
-        request = {"fork": serial, "cwd": str(interpreter.cwd), "memory_mib": memory_mib}
-        try:
-            self._send(request, interpreter.child_fds)
-        finally:
-            interpreter.close_child_fds()
-        # the exit of a child that dies at once is reported after its pid, so it can't be missed
-        future.add_done_callback(lambda done: self._adopt(done, interpreter))
-        await asyncio.shield(future)
-        return interpreter
-
-    def _adopt(self, done: asyncio.Future[int], interpreter: Interpreter) -> None:
-        if done.cancelled() or done.exception() is not None:
-            interpreter.close()
-            return
-        interpreter.pid = done.result()
-        self._children[interpreter.pid] = interpreter
-
-    def _send(self, message: dict[str, Any], fds: list[int]) -> None:
-        assert self._control is not None
-        data = json.dumps(message).encode() + b"\n"
-        try:
-            sent = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
-        except OSError as error:
-            raise SandboxError(f"the sandbox's parent process can't be reached: {error.strerror}") from error
-        if sent != len(data):
-            raise SandboxError("the sandbox's parent process does not keep up")
+def _settle(waiter: asyncio.Future[_T], done: concurrent.futures.Future[_T]) -> None:
+    """Pass a result on to whoever still waits for it."""
+    if waiter.done():
+        return
+    error = done.exception()
+    if error is not None:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(done.result())
 
 
+def _allow_open_files(count: int) -> None:
+    """Raise the soft limit of open files to `count`, or as far as the hard limit lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

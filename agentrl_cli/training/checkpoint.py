@@ -7,7 +7,6 @@ so the step number, the position in the data and the optimizer are the whole sta
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from agentrl_cli.errors import RunError
-from agentrl_cli.files import atomic_dir
+from agentrl_cli.files import atomic_dir, remove_dir
 from agentrl_cli.sampler.loading import Policy
 
 _OPTIMIZER = "optimizer.pt"
@@ -68,6 +67,6 @@ def read_trainer_state(folder: Path) -> TrainerState:
 
 
 def prune_checkpoints(folders: list[Path], *, keep: int) -> None:
-    """Delete all but the newest `keep` of the complete checkpoints, oldest first."""
-    for folder in sorted(folders)[:-keep]:
-        shutil.rmtree(folder)
+    """Delete all but the last `keep` of the complete checkpoints, given oldest first."""
+    for folder in folders[:-keep]:
+        remove_dir(folder)

@@ -6,7 +6,7 @@ is said, metrics are over the valid ones. A "call" is one that the model asked f
 With `filter_groups` everything that was rolled out counts, kept for training or not.
 
     reward/mean, reward/std          total reward; the deviation (ddof 1) is over all trajectories
-    reward/<part>                    mean of each part as it entered the sum; reward/outcome is unshaped
+    reward/<part>                    mean of each part before its weight; reward/outcome is unshaped
     accuracy                         share of right answers
     frac_reward_zero_std             share of groups whose rewards are all equal
     by_group/frac_all_good, frac_all_bad, frac_mixed
@@ -51,16 +51,13 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from agentrl_cli.agent.behaviour import Behaviour, BehaviourBaseline, BehaviourClass, analyse, calls_of, classify
 from agentrl_cli.grpo.advantage import is_mixed
 from agentrl_cli.grpo.stats import finalise_stats
+from agentrl_cli.training.sampling import SampledStep
+from agentrl_cli.training.update import UpdateResult
 from agentrl_cli.types import Ending, ToolStatus, Trajectory, VerdictStatus
-
-if TYPE_CHECKING:
-    from agentrl_cli.training.sampling import SampledStep
-    from agentrl_cli.training.update import UpdateResult
 
 _DIGITS = re.compile(r"\d+")
 _SPACE = re.compile(r"\s+")

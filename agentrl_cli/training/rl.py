@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
+from agentrl_cli.agent.behaviour import BehaviourBaseline
 from agentrl_cli.agent.stack import Stack, open_stack, pad_id
 from agentrl_cli.config.schema import Config
 from agentrl_cli.data.sources import load_problems
-from agentrl_cli.errors import DataError
-from agentrl_cli.evaluation.runner import evaluate_held_out
+from agentrl_cli.errors import DataError, TrainingError
+from agentrl_cli.evaluation.runner import eval_metrics, evaluate_held_out
 from agentrl_cli.grpo.entropy import EntropyController
 from agentrl_cli.grpo.schedules import epsilon_high_at
 from agentrl_cli.records import write_step_records
@@ -31,7 +32,7 @@ from agentrl_cli.runs import RunFolder
 from agentrl_cli.training.advantages import set_advantages
 from agentrl_cli.training.checkpoint import TrainerState, load_trainer_state, prune_checkpoints, save_checkpoint
 from agentrl_cli.training.interrupts import graceful_stop
-from agentrl_cli.training.metrics import rl_metrics
+from agentrl_cli.training.metrics import rl_metrics, step_metrics
 from agentrl_cli.training.optimizer import build_optimizer
 from agentrl_cli.training.reference import Reference
 from agentrl_cli.training.sampling import InfraGuard, ProblemStream, SampledStep, sample_step
@@ -61,8 +62,11 @@ def run_rl(config: Config, *, out: Path | None, resume: Path | None, reporter: R
             run.record_identity(stack.policy.identity)
         trainer = RlTrainer(config, stack, run=run, checkpoint=checkpoint, reporter=reporter)
         before = trainer.measure(0)
-        trainer.train()
+        if not run.has_step(0):
+            run.log_metrics(0, eval_metrics(before))
+        trainer.train(behaviour_baseline=before.pop("behaviour_baseline"))
         after = trainer.measure(config.run.steps)
+        after.pop("behaviour_baseline")
     return {
         "run": str(run.path),
         "steps": config.run.steps,
@@ -115,9 +119,12 @@ class RlTrainer:
             self._controller.load_state(self._state.extra["entropy"])
         self._reference = Reference.if_needed(config, stack.policy, is_resumed=checkpoint is not None)
         self._guard = InfraGuard(config.guard)
+        self._behaviour: BehaviourBaseline | None = None
 
-    def train(self) -> None:
-        """Run the remaining steps."""
+    def train(self, *, behaviour_baseline: dict[str, float] | None) -> None:
+        """Run the remaining steps; behaviour classes are relative to the first evaluation's."""
+        if behaviour_baseline is not None:
+            self._behaviour = BehaviourBaseline.from_json(behaviour_baseline)
         with graceful_stop(self._reporter) as stop:
             while self._state.step < self._config.run.steps:
                 self._one_step()
@@ -126,9 +133,6 @@ class RlTrainer:
                     self._save()
                 if stop:
                     stop.exit()
-                every = self._config.eval.every_steps
-                if every and step % every == 0 and step < self._config.run.steps:
-                    self.measure(step)
 
     def measure(self, step: int) -> dict[str, Any]:
         """Evaluate on held-out problems, or read back what was measured before an interruption."""
@@ -158,7 +162,7 @@ class RlTrainer:
         self._guard.check(sampled.trajectories)
         set_advantages(sampled.groups, config=config.grpo)
         sampled_at = time.monotonic()
-        updated = self._update(sampled, step)
+        updated = self._update_or_log(sampled, step)
         trained_at = time.monotonic()
         if config.run.keep_trajectories:
             write_step_records(self._run.trajectories, step, sampled.trajectories)
@@ -169,9 +173,13 @@ class RlTrainer:
             epsilon_high=updated.epsilon_high,
             sample_s=sampled_at - start,
             train_s=trained_at - sampled_at,
+            baseline=self._behaviour,
         )
         if "entropy" in metrics:
             self._controller.observe(step, metrics["entropy"])
+        every = config.eval.every_steps
+        if step == config.run.steps or (every and step % every == 0):
+            metrics |= eval_metrics(self.measure(step))
         self._run.log_metrics(step, metrics)
         self._reporter.step(step, config.run.steps, metrics)
         self._state = TrainerState(
@@ -180,6 +188,14 @@ class RlTrainer:
             cursor=sampled.cursor,
             extra={"entropy": self._controller.state()},
         )
+
+    def _update_or_log(self, sampled: SampledStep, step: int) -> _Updated:
+        """Run the updates; if they fail, what was sampled and that they failed is still logged."""
+        try:
+            return self._update(sampled, step)
+        except TrainingError:
+            self._run.log_metrics(step, {**step_metrics(sampled.trajectories), "loss": float("nan")})
+            raise
 
     def _update(self, sampled: SampledStep, step: int) -> _Updated:
         config, grpo = self._config, self._config.grpo

@@ -140,7 +140,9 @@ def _accumulate(
     active = [g for g in minibatch if plan.beta > 0 or any(t.advantage != 0.0 for t in g)]
     if not active or not denominator.num_tokens:
         return 0.0, None
-    loss_sum, stats = 0.0, LossStats.zero()
+    num_computed = sum(t.num_generated for group in active for t in group)
+    # tokens without a signal can't be clipped, but they count in every share
+    loss_sum, stats = 0.0, LossStats(skipped_tokens=float(denominator.num_tokens - num_computed))
     for groups in cut_micro_batches(active, config.micro_batch_tokens):
         rows = [t for group in groups for t in group]
         batch = build_group_batch(rows, plan.pad_id)
@@ -162,8 +164,8 @@ def _accumulate(
             raise TrainingError(
                 f"the loss is {float(output.loss)}", hint="lower optim.learning_rate; `agentrl diagnose` names the step"
             )
-        output.loss.backward()
-        loss_sum += float(output.loss)
+        output.loss.backward()  # type: ignore[no-untyped-call]
+        loss_sum += float(output.loss.detach())
         stats = stats + output.stats
     return loss_sum, stats
 

@@ -38,7 +38,7 @@ def generate_problems(
     Args:
         split: `sft` (cold start), `train` (RL) or `test` (held out).
         families: Names to draw from; None or empty takes all that the split has.
-        levels: 1 has numbers of two digits, 2 of three, 3 one more operation at the end.
+        levels: 1 has small numbers, 2 larger ones, 3 the largest and one more operation at the end.
 
     Raises:
         ConfigError: unknown family or level, a family that the split does not have, or more problems
