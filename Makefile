@@ -2,6 +2,7 @@
 # make test     all tests that need no GPU
 # make check    what every commit must pass
 # make docs     write docs/settings.md from the schema
+# make starter  rebuild the checkpoint that ships, from nothing: collect, filter, sft (about half an hour)
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -10,7 +11,9 @@ STEPS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check docs
+STARTER := build/starter
+
+.PHONY: demo test check docs starter
 .DELETE_ON_ERROR:
 
 $(VENV)/base: pyproject.toml constraints.txt
@@ -38,3 +41,10 @@ check: $(VENV)/dev
 
 docs: $(VENV)/base
 	$(BIN)/python -m agentrl_cli.config.docs > docs/settings.md
+
+starter: $(VENV)/base
+	$(BIN)/agentrl collect --preset tiny --problems generated:sft --teacher scripted --out $(STARTER)/collected.jsonl
+	$(BIN)/agentrl filter $(STARTER)/collected.jsonl --preset tiny --out $(STARTER)/sft.jsonl
+	$(BIN)/python -m agentrl_cli.training.starter fresh $(STARTER)/sft.jsonl $(STARTER)/fresh
+	$(BIN)/agentrl sft --preset tiny --set model.path=$(STARTER)/fresh --data $(STARTER)/sft.jsonl --out $(STARTER)/run
+	$(BIN)/python -m agentrl_cli.training.starter ship $$(ls -d $(STARTER)/run/checkpoints/step-* | tail -n 1) agentrl_cli/assets/tiny

@@ -34,7 +34,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        shutil.copy(partial, path)
+        os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

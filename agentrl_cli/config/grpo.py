@@ -16,6 +16,8 @@ from agentrl_cli.config.base import (
     Unsettable,
 )
 
+PROGRESSIVE_START = 0.35
+"""Where the progressive schedule begins; it falls by 0.15 over the run, to 0.25 at the lowest."""
 SEQUENCE_EPSILON_MAX = 0.05
 """GSPO clips the mean log-ratio of a sequence; its ranges are 3e-4 / 4e-4 (arXiv 2507.18071, section 5.1)."""
 
@@ -134,6 +136,14 @@ class GrpoConfig(Section):
     entropy_control: EntropyControlConfig = EntropyControlConfig()
     """Controller of beta."""
 
+    @property
+    def widest_epsilon_high(self) -> float:
+        """The largest `epsilon_high` that the run will train with."""
+        schedule = self.epsilon_high_schedule
+        if schedule.kind == "linear" and schedule.start is not None and schedule.end is not None:
+            return max(schedule.start, schedule.end)
+        return PROGRESSIVE_START if schedule.kind == "progressive" else self.epsilon_high
+
     @model_validator(mode="before")
     @classmethod
     def _sequence_has_its_own_ranges(cls, data: Any) -> Any:
@@ -145,20 +155,18 @@ class GrpoConfig(Section):
     @model_validator(mode="after")
     def _no_contradictions(self) -> GrpoConfig:
         if self.loss_agg_mode == "sequence":
-            for name in ("epsilon_low", "epsilon_high"):
-                if getattr(self, name) > SEQUENCE_EPSILON_MAX:
+            for name, value in (("epsilon_low", self.epsilon_low), ("epsilon_high", self.widest_epsilon_high)):
+                if value > SEQUENCE_EPSILON_MAX:
                     raise ValueError(
-                        f"{name}={getattr(self, name)} is a token-level range; loss_agg_mode='sequence' needs at most "
+                        f"{name}={value} is a token-level range; loss_agg_mode='sequence' needs at most "
                         f"{SEQUENCE_EPSILON_MAX} (default 3e-4 / 4e-4)"
                     )
             if self.rollout_is == "token":
                 raise ValueError("rollout_is='token' contradicts loss_agg_mode='sequence': use 'sequence' or 'none'")
-            if self.epsilon_high_schedule.kind == "progressive":
-                raise ValueError("epsilon_high_schedule.kind='progressive' is token-level: use 'constant' or 'linear'")
         if self.epsilon_low >= 1.0:
             raise ValueError(f"epsilon_low={self.epsilon_low} must be below 1: the ratio is never negative")
-        if self.delta is not None and self.delta <= 1.0 + self.epsilon_high:
-            raise ValueError(f"delta={self.delta} must exceed 1 + epsilon_high = {1 + self.epsilon_high}")
+        if self.delta is not None and self.delta <= 1.0 + self.widest_epsilon_high:
+            raise ValueError(f"delta={self.delta} must exceed 1 + epsilon_high = {1 + self.widest_epsilon_high}")
         if self.problems_per_step % self.num_minibatches:
             raise ValueError(
                 f"problems_per_step={self.problems_per_step} must be a multiple of "

@@ -16,7 +16,7 @@ from agentrl_cli.data.sources import load_problems
 from agentrl_cli.errors import RunError
 from agentrl_cli.evaluation.benchmarks import load_benchmark
 from agentrl_cli.evaluation.report import summarise
-from agentrl_cli.files import write_atomic
+from agentrl_cli.files import write_atomic, write_rows
 from agentrl_cli.records import trajectory_to_row
 from agentrl_cli.reporting import Reporter
 from agentrl_cli.rewards.compose import score_trajectories
@@ -39,15 +39,30 @@ def play(
     top_p: float,
     seed: int,
 ) -> list[list[Trajectory]]:
-    """Return `num_samples` scored trajectories of each problem; equal seeds draw equal samples."""
+    """Return `num_samples` scored trajectories of each problem; equal seeds draw equal samples.
+
+    Trajectories that failed by infrastructure are played once more; `summarise` refuses what failed twice.
+    """
     jobs = [
         Job(problem, f"{problem.id}#{k}", problem.id, derive_seed(seed, "eval", problem.id, k))
         for problem in problems
         for k in range(num_samples)
     ]
+    trajectories = _play(actor, jobs, score, temperature=temperature, top_p=top_p)
+    lost = [i for i, trajectory in enumerate(trajectories) if not trajectory.ending.is_valid]
+    if lost:
+        again = _play(actor, [jobs[i] for i in lost], score, temperature=temperature, top_p=top_p)
+        for i, trajectory in zip(lost, again, strict=True):
+            trajectories[i] = trajectory
+    return [trajectories[i : i + num_samples] for i in range(0, len(trajectories), num_samples)]
+
+
+def _play(
+    actor: Actor, jobs: Sequence[Job], score: ScoreFn, *, temperature: float, top_p: float
+) -> list[Trajectory]:
     trajectories = actor.run(jobs, temperature=temperature, top_p=top_p)
     score([t for t in trajectories if t.ending.is_valid])
-    return [trajectories[i : i + num_samples] for i in range(0, len(trajectories), num_samples)]
+    return trajectories
 
 
 def evaluate_held_out(
@@ -201,9 +216,7 @@ def find_model(model: str | None) -> tuple[str | None, Path | None]:
 
 def write_samples(file: Path, samples: Sequence[Sequence[Trajectory]]) -> None:
     """Write trajectories as records, the whole file or nothing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.dumps(trajectory_to_row(t), ensure_ascii=False) for group in samples for t in group]
-    write_atomic(file, "".join(f"{row}\n" for row in rows))
+    write_rows(file, [trajectory_to_row(t) for group in samples for t in group])
 
 
 def _problems(config: Config, benchmark: str, data: Path | None, limit: int | None) -> list[Problem]:

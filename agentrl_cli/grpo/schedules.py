@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from agentrl_cli.config.grpo import PROGRESSIVE_START
 from agentrl_cli.config.schema import GrpoConfig
 
 
@@ -24,7 +25,7 @@ def epsilon_high_at(config: GrpoConfig, *, step: int, total: int) -> float:
         return schedule.start + (schedule.end - schedule.start) * progress
     if schedule.kind == "progressive":
         # unsourced: it starts at a value that trained worse in arXiv 2510.11701, so it is no preset's choice
-        return max(0.35 - 0.15 * step / total, 0.25)
+        return max(PROGRESSIVE_START - 0.15 * step / total, 0.25)
     return config.epsilon_high
 
 

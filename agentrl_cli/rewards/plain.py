@@ -183,8 +183,9 @@ def read_based(text: str) -> tuple[str, str] | None:
 
 
 def has_changing_words(text: str) -> bool:
-    """Whether words stand in the text that change a value next to them (million, dozen, …)."""
-    return any(_NOT_A_UNIT.search(found) for found in _WRAPPER.findall(clean(text)))
+    """Whether words stand in the text that change a value next to them (million, dozen, …); `and` joins values."""
+    words = (word for found in _WRAPPER.findall(clean(text)) for word in _NOT_A_UNIT.findall(found))
+    return any(word.lower() not in ("and", "or") for word in words)
 
 
 def _right_side(text: str) -> str | None:

@@ -42,7 +42,6 @@ _ATTEMPTS = 2
 _SAME = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _ROOT = re.compile(r"\\?sqrt\s*\(([^()]*)\)")
 _PERCENT = re.compile(r"\\?%")
-_SET_OR_LIST = ("{}", "list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def _math_at_once(gold: str, box: str) -> Verdict | None:
         return _verdict(True, box)
     if is_words(gold):
         return _verdict(read_words(gold) == read_words(box), box)
-    if has_changing_words(box) and not has_changing_words(gold) and _shape(gold) not in _SET_OR_LIST:
+    if has_changing_words(box) and not has_changing_words(gold):
         return _verdict(False, box, is_read=False)
     wanted, given = read_number(gold), read_number(box)
     # An equation is more than the number on its right.
@@ -171,9 +170,6 @@ def _math_at_once(gold: str, box: str) -> Verdict | None:
     based_gold, based_box = read_based(gold), read_based(box)
     if based_gold or based_box:
         return _verdict(_same_base(gold, box), box)
-    shapes = {_shape(gold), _shape(box)}
-    if len(shapes) > 1 and "" not in shapes and shapes != set(_SET_OR_LIST):
-        return _verdict(False, box)
     return None
 
 
@@ -183,26 +179,6 @@ def _same_base(gold: str, box: str) -> bool:
     if wanted is None:
         return given is not None and given[1] == "10" and given[0] == clean(gold)
     return given == wanted if given else clean(box).upper() == wanted[0]
-
-
-def _shape(text: str) -> str:
-    r"""Return the brackets around a whole list (`()`, `[)`, `{}`, …), `list` for one without, or an empty text."""
-    plain = clean(text).rpartition("=")[2].rpartition(r"\in ")[2].replace(r"\{", "\x01").replace(r"\}", "\x02")
-    plain = plain.strip(" .")
-    depth, commas, closes_at = 0, set(), -1
-    for position, char in enumerate(plain):
-        if char in "([{\x01":
-            depth += 1
-        elif char in ")]}\x02":
-            depth -= 1
-            closes_at = position if depth == 0 and closes_at < 0 else closes_at
-        elif char == ",":
-            commas.add(depth)
-    if plain[:1] == "\x01" and closes_at == len(plain) - 1:
-        return "{}"
-    if plain[:1] in ("(", "[") and closes_at == len(plain) - 1 and 1 in commas:
-        return plain[0] + plain[-1]
-    return "list" if 0 in commas else ""
 
 
 def _compare(tasks: Sequence[_Task], *, timeout_s: float, pool: MathPool | None) -> Mapping[_Task, Verdict]:

@@ -16,7 +16,8 @@ import torch
 from agentrl_cli.config.schema import TransformersSamplerConfig
 from agentrl_cli.errors import SamplerError
 from agentrl_cli.sampler.attention import open_causal_model
-from agentrl_cli.sampler.engine import Engine, Request, Usage
+from agentrl_cli.sampler.engine import Engine, Usage
+from agentrl_cli.sampler.rows import Request
 from agentrl_cli.sampler.sampling import UniformStream
 from agentrl_cli.types import Completion, SamplingParams, SessionKey
 
@@ -97,8 +98,9 @@ class TransformersSampler:
 
     async def release(self, trajectory_id: str) -> None:
         """Forget a trajectory's KV cache; unknown ids are ignored."""
-        if (request := self._engine.release(trajectory_id)) is not None:
-            self._futures[request].set_exception(SamplerError(f"trajectory {trajectory_id!r} was released"))
+        request = self._engine.release(trajectory_id)
+        if request is not None and not (future := self._futures[request]).done():
+            future.set_exception(SamplerError(f"trajectory {trajectory_id!r} was released"))
 
     async def update_weights(self, version: int) -> None:
         """Drop all caches: the module has its new weights already. Completions under way start over."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from agentrl_cli.sandbox.base import Limits
 from agentrl_cli.sandbox.child import MAX_EXCEPTION_BYTES
-from agentrl_cli.sandbox.output import BoundedText, cut_bytes, cut_middle, make_safe
+from agentrl_cli.sandbox.output import MAX_MARKER_CHARS, BoundedText, cut_bytes, make_safe
 from agentrl_cli.types import ToolStatus
 
 _MAX_OUTPUT_BYTES = 32 << 20
@@ -82,7 +82,9 @@ class Cell:
             if not self.began.done():
                 self.began.set_result(None)
             else:
-                self.settle(read_answer(frame, self._max_chars) or "it wrote to the protocol")
+                # the interpreter says nothing after its answer: one of the two is the code's
+                is_alone = not self._buffer
+                self.settle((is_alone and read_answer(frame, self._max_chars)) or "it wrote to the protocol")
 
 
 def read_answer(frame: bytes, max_chars: int) -> Answer | None:
@@ -104,12 +106,14 @@ def read_answer(frame: bytes, max_chars: int) -> Answer | None:
         return None
     if any(type(fields[name]) not in allowed for name, allowed in types.items()) or fields["kind"] not in _STATUS:
         return None
+    if len(fields["value"]) > max_chars + MAX_MARKER_CHARS:
+        return None
     cpu_s, peak_mib = fields["cpu_s"], fields["peak_mib"]
     if not all(-1 < number < 1e9 and math.isfinite(number) for number in (cpu_s, peak_mib)):
         return None
     return Answer(
         status=_STATUS[fields["kind"]],
-        value=cut_middle(make_safe(fields["value"]), max_chars),
+        value=make_safe(fields["value"]),
         is_cut=fields["is_cut"],
         exception=cut_bytes(make_safe(fields["exception"]), MAX_EXCEPTION_BYTES),
         is_spent=fields["is_spent"],

@@ -143,6 +143,7 @@ class Interpreter:
         if not self.is_usable:
             how = self.exited.result() if self.exited.done() else None
             raise self._broken(_how(how), Result(ToolStatus.CRASH))
+        assert self._cell is None, "a session runs one cell at a time"
         loop = asyncio.get_running_loop()
         cell = self._cell = Cell(limits)
         try:

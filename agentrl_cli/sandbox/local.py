@@ -29,6 +29,7 @@ from agentrl_cli.types import ToolStatus
 
 ISOLATION = "minimal"
 RESTARTED = "(the interpreter was restarted: earlier variables are lost)"
+_CLOSED = "the sandbox is closed"
 _MAX_LOST = 3
 """Times that a cell is run again because the warm parent went away under it; killing it may be its own doing."""
 _FDS_PER_SESSION = 3
@@ -87,7 +88,7 @@ class LocalSandbox:
         """End all processes and the thread; safe to call twice."""
         if self._is_closed:
             return
-        closing = self._submit(self._pool.close())
+        closing = self._submit(self._shut_down())
         self._is_closed = True
         await asyncio.wrap_future(closing)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -113,13 +114,22 @@ class LocalSandbox:
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         if self._is_closed:
             coroutine.close()
-            raise SandboxError("the sandbox is closed")
+            raise SandboxError(_CLOSED)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     async def _make_pool(self) -> Pool:
         pool = Pool(self._config)
         pool.start()
         return pool
+
+    async def _shut_down(self) -> None:
+        """Close the pool and whatever still waits for something from it."""
+        await self._pool.close()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class _Session:
@@ -224,9 +234,11 @@ class _Session:
         return await self._attempt(code, limits)
 
     async def _take(self) -> Interpreter:
-        interpreter = await self._pool.take()
-        if self._is_closed:
-            await self._pool.end(interpreter)
+        interpreter = None if self._is_closed else await self._pool.take()
+        # it may have been closed meanwhile
+        if interpreter is None or self._is_closed:
+            if interpreter is not None:
+                await self._pool.end(interpreter)
             raise SandboxError("the session is closed")
         return interpreter
 
@@ -245,7 +257,7 @@ def _settle(waiter: asyncio.Future[_T], done: concurrent.futures.Future[_T]) -> 
     """Pass a result on to whoever still waits for it."""
     if waiter.done():
         return
-    error = done.exception()
+    error = SandboxError(_CLOSED) if done.cancelled() else done.exception()
     if error is not None:
         waiter.set_exception(error)
     else:

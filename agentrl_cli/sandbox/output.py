@@ -8,6 +8,8 @@ from __future__ import annotations
 import codecs
 import re
 
+MAX_MARKER_CHARS = 40
+"""The most that the marker of a cut text adds to it."""
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal or a bidirectional renderer acts on, and lone surrogates, which UTF-8 can't hold."""
 
@@ -27,7 +29,7 @@ def cut_middle(text: str, max_chars: int) -> str:
 
 def cut_bytes(text: str, max_bytes: int) -> str:
     """Return `text` cut in the middle so that it takes at most `max_bytes` (at least 64) in UTF-8."""
-    data = text.encode("utf-8", "replace")
+    data = text.encode("utf-8", "backslashreplace")
     if len(data) <= max_bytes:
         return data.decode("utf-8")
     half = (max_bytes - len("\n…\n".encode())) // 2

@@ -20,9 +20,9 @@ from agentrl_cli.sandbox.warm_parent import WarmParent
 _CONTROL_CELL, _CONTROL_VALUE = "6*7", "42"
 _CONTROL_TIMEOUT_S = 30.0
 _EXIT_TIMEOUT_S = 5.0
-_TRIES = 3
+_TRIES = 5
 """An interpreter that can't be had is asked for again, with growing waits."""
-_FIRST_WAIT_S = 0.2
+_FIRST_WAIT_S = 0.1
 
 
 class Pool:

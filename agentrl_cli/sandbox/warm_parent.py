@@ -74,6 +74,7 @@ class WarmParent:
                 start_new_session=True,
             )
         self.is_gone = False
+        self._is_stopping = False
         self._listener = asyncio.create_task(self._listen())
 
     @property
@@ -127,12 +128,13 @@ class WarmParent:
             self._send({"signal": pid, "number": int(number)}, [])
 
     def kill(self) -> None:
-        """End the zygote at once: it hangs."""
+        """End the zygote at once, because it hangs."""
         self._process.kill()
 
     async def stop(self) -> None:
         """End the zygote and all that it started."""
-        if not self.is_gone:
+        self._is_stopping = True
+        if self._ready.done() and not self.is_gone:
             # it kills its children and removes the folder when the socket closes
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
@@ -186,8 +188,10 @@ class WarmParent:
             done.set_result(_ENDED)
         self._forking.clear()
         for pid, interpreter in self._children.items():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            # one that was asked to stop has reaped its children; their ids may be anyone's
+            if not self._is_stopping:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
             interpreter.set_exited(None)
         self._children.clear()
 

@@ -40,15 +40,15 @@ _FILE_BYTES = 64 << 20
 _PROCESSES = 4096
 """Counts all processes of the user, the trainer's threads included, so it can't be tight."""
 _MESSAGE_BYTES = 1 << 16
-_PARENT_CHECK_S = 1.0
+_CHECK_S = 1.0
+"""How often to look whether the trainer lives, and for orphans that were missed."""
 _REAP_S = 2.0
-_WARM_MODULES = tuple(
-    """
-    bisect cmath collections copy csv dataclasses datetime decimal enum fractions functools heapq inspect
-    io itertools json math operator random re statistics string textwrap threading time
-    typing numpy numpy.fft numpy.linalg numpy.polynomial numpy.random sympy sympy.combinatorics sympy.ntheory sympy.stats
-""".split()
-)
+_WARM_MODULES = """
+    bisect cmath collections copy csv dataclasses datetime decimal enum fractions functools heapq inspect io
+    itertools json math operator random re statistics string textwrap threading time typing
+    numpy numpy.fft numpy.linalg numpy.polynomial numpy.random
+    sympy sympy.combinatorics sympy.ntheory sympy.stats
+"""
 """Modules that model-written code often imports."""
 
 
@@ -69,8 +69,8 @@ def main(control_fd: int, root: str, memory_mib: int) -> None:
     # a Ctrl-C is the trainer's business
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     zygote = Zygote(socket.socket(fileno=control_fd), memory_mib)
-    zygote.report({"ready": True})
     with contextlib.suppress(ConnectionError):
+        zygote.report({"ready": True})
         zygote.serve(trainer_pid)
     zygote.shut_down()
     shutil.rmtree(root, ignore_errors=True)
@@ -85,7 +85,7 @@ def prctl(option: int, value: int) -> None:
 
 def warm_up() -> None:
     """Load what is slow at its first use, so that a child's first call costs as its tenth."""
-    for name in _WARM_MODULES:
+    for name in _WARM_MODULES.split():
         importlib.import_module(name)
     import numpy as np
     import sympy
@@ -125,7 +125,10 @@ class Zygote:
         # a worker that the trainer forked may hold its end of the socket open: look at our parent too
         while os.getppid() == trainer_pid:
             sources: list[int | socket.socket] = [self.control, self.wake_read]
-            ready, _, _ = select.select(sources, [], [], _PARENT_CHECK_S)
+            ready, _, _ = select.select(sources, [], [], _CHECK_S)
+            if not ready:
+                # the kernel's list of our children may miss some while others come and go
+                self.kill_orphans()
             if self.wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wake_read, 4096)
@@ -190,10 +193,11 @@ class Zygote:
                 # before it is reaped, its pid and group can't be anyone else's
                 deliver(pid, signal.SIGKILL)
             _, status, usage = os.wait4(pid, 0)
-            if pid not in self.children:
-                continue
+            is_child = pid in self.children
             self.children.discard(pid)
             self.kill_orphans()
+            if not is_child:
+                continue
             cpu_s, peak = usage.ru_utime + usage.ru_stime, peak_mib(usage)
             self.report({"exited": pid, "status": status, "cpu_s": cpu_s, "peak_mib": peak})
 

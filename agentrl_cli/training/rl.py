@@ -28,6 +28,7 @@ from agentrl_cli.grpo.schedules import epsilon_high_at
 from agentrl_cli.records import write_step_records
 from agentrl_cli.reporting import Reporter
 from agentrl_cli.rewards.compose import score_trajectories
+from agentrl_cli.rewards.verify import check_gold
 from agentrl_cli.runs import RunFolder
 from agentrl_cli.training.advantages import set_advantages
 from agentrl_cli.training.checkpoint import TrainerState, load_trainer_state, prune_checkpoints, save_checkpoint
@@ -227,6 +228,7 @@ class RlTrainer:
         return _Updated(result, beta, epsilon_high)
 
     def _save(self) -> None:
+        self._run.sync()
         save_checkpoint(
             self._run.checkpoint_path(self._state.step), self._stack.policy, self._optimizer, self._state
         )
@@ -238,6 +240,8 @@ class RlTrainer:
         fitting, num_too_long = self._stack.fit_prompts(problems, max_prompt_length=limit)
         if num_too_long:
             self._reporter.warn(f"{num_too_long} problems of {source} are longer than {limit} tokens: left out")
+        for problem in fitting:
+            check_gold(problem, where=f"problem {problem.id!r} of {source}")
         if not fitting:
             raise DataError(f"{source} has no problem whose prompt fits data.max_prompt_length={limit}")
         return fitting

@@ -59,7 +59,8 @@ def run_sft(config: Config, *, data: Path, out: Path | None, resume: Path | None
     run, checkpoint = open_run(config, kind="sft", out=out, resume=resume)
     with run:
         policy = load_policy(config.model, path=str(checkpoint) if checkpoint else None, trainable=True)
-        run.record_identity(policy.identity)
+        if not checkpoint:
+            run.record_identity(policy.identity)
         rows = load_rows(data, policy, config)
         reporter.info(
             f"{len(rows.train)} rows to train on, {len(rows.held_out)} held out, {rows.num_too_long} too long"
@@ -116,6 +117,7 @@ def _train(
             reporter.step(done, total, metrics)
             if done % config.run.save_every_steps == 0 or done == total or stop:
                 state = TrainerState(step=done, update=done, cursor=done, extra={})
+                run.sync()
                 save_checkpoint(run.checkpoint_path(done), policy, optimizer, state)
                 prune_checkpoints(run.checkpoints(), keep=config.run.keep_checkpoints)
             if stop:

@@ -90,22 +90,23 @@ def test_a_collection_goes_on_and_grows(collected: tuple[Path, dict[str, Any]], 
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from pathlib import Path
 from agentrl_cli.collection.collect import run_collect
 from agentrl_cli.config.load import load_config
 from agentrl_cli.reporting import NullReporter
-settings = ["collect.num_problems=12", "sandbox.pool_size=1", "trajectories_per_problem=2", "collect.concurrency=1"]
+settings = ["collect.num_problems=12", "sandbox.pool_size=1", "trajectories_per_problem=2", "collect.concurrency=2"]
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
 config = load_config("tiny", None, settings)
 run_collect(config, problems="generated:sft", teacher="scripted", out=Path(sys.argv[1]), reporter=NullReporter())
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_collection_goes_on_where_it_was(
     collected: tuple[Path, dict[str, Any]], tmp_path: Path, how: signal.Signals
 ) -> None:
-    """What was done before a kill or Ctrl-C stays; the rest is added, the torn line repaired, none repeated."""
+    """What was done before stays, what was cut is no failure, a torn line is repaired, the rest is added once."""
     out = tmp_path / "t.jsonl"
     with subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)], stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60

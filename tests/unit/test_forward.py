@@ -336,3 +336,19 @@ def test_the_sampler_reports_what_training_computes(groups: int, members: int) -
         logp = score_tokens(model, build_group_batch(trajectories, pad_id=0), temperature=0.8).logp
     for row, t in zip(logp, trajectories, strict=True):
         assert torch.allclose(row[: len(t.ids)], torch.tensor(t.sampler_logp), atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_what_the_cpu_computes() -> None:
+    """In float32, scores and gradients on a CUDA device equal those of the CPU to 1e-3."""
+    model = make_model("qwen3-tied")
+    other = copy.deepcopy(model).cuda()
+    batch = build_group_batch(make_trajectories(), pad_id=0)
+    ours, theirs = score_tokens(model, batch, temperature=0.7), score_tokens(other, batch, temperature=0.7)
+    assert torch.allclose(ours.logp, theirs.logp, atol=1e-3)
+    ours.logp.sum().backward()
+    theirs.logp.sum().backward()
+    for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        assert a.grad is not None, name
+        assert b.grad is not None, name
+        assert torch.allclose(a.grad, b.grad.cpu(), atol=1e-3 * float(a.grad.abs().max())), name

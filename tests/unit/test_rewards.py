@@ -104,6 +104,7 @@ def test_a_missing_count_of_calls_is_an_error(num_calls: int) -> None:
         (800, 0.0),
         (801, -0.005),
         (900, -0.5),
+        (999, -0.995),
         (1000, -1.0),
         (1001, -1.0),
     ],
@@ -217,6 +218,14 @@ def test_failures_are_never_scored(ending: Ending) -> None:
         score_trajectory(one, rewards=RewardsConfig(), overlong=RAMP, max_completion_length=2000)
     with pytest.raises(AssertionError):
         paid(one)
+
+
+def test_only_answered_is_right() -> None:
+    """A verdict from elsewhere does not make a trajectory right that never came to its answer."""
+    one = trajectory(ending=Ending.TOOL_LIMIT)
+    one.verdict = Verdict(True, VerdictStatus.OK, "7")
+    score = score_trajectory(one, rewards=RewardsConfig(), overlong=RAMP, max_completion_length=2000)
+    assert score.parts["outcome"] == -1.0
 
 
 def test_a_broken_verifier_takes_the_trajectory_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -231,6 +232,32 @@ def test_only_new_tokens_are_read_in_a_trajectorys_next_turn(model: Qwen3ForCaus
     assert run(play()) == [30, 38, 48]
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+def test_what_is_stored_already_can_be_asked_for_again(model: Qwen3ForCausalLM, group: str) -> None:
+    """A prompt that is stored to its last token, or beyond it, gives the numbers that it gave first."""
+    sampler = make(model)
+    prompt, params = tokens(10, 0), SamplingParams(max_tokens=6, seed=1)
+    first = run(sampler.generate(prompt, params, session=key(0, group)))
+    longer = prompt + first.ids[:3]
+    second = run(sampler.generate(longer, params, session=key(0, group)))
+    assert second.logprobs == pytest.approx(plain_logprobs(model, longer, second.ids, 1.0), abs=1e-4)
+    again = run(sampler.generate(prompt, params, session=key(0, group)))
+    assert again.ids == first.ids
+
+
+def test_the_trajectory_that_waits_longest_is_evicted(model: Qwen3ForCausalLM) -> None:
+    """Of two parked trajectories the one parked first gives way: the other goes on by reading only what is new."""
+    sampler = make(model, max_batch=2)
+    params = SamplingParams(max_tokens=4, seed=1)
+    run(sampler.generate(tokens(10, 0), params, session=key("first")))
+    second = run(sampler.generate(tokens(10, 1), params, session=key("second")))
+    run(sampler.generate(tokens(10, 2), params, session=key("third")))
+    before = sampler.usage.tokens_read
+    run(sampler.generate(tokens(10, 1) + second.ids + [5, 6], params, session=key("second")))
+    # the last drawn token and the two new ones
+    assert sampler.usage.tokens_read - before == 3
+
+
 def test_a_later_member_joins_its_groups_prompt_without_reading_it(model: Qwen3ForCausalLM) -> None:
     """The prompt of a group is read once, also for members that come while others generate or wait."""
     sampler = make(model)
@@ -303,6 +330,57 @@ def test_parked_trajectories_give_way_and_are_read_again(model: Qwen3ForCausalLM
     assert sampler.usage.num_evictions > 0
 
 
+def test_groups_that_end_make_room_without_disturbing_others(model: Qwen3ForCausalLM) -> None:
+    """Five groups of two; each is released amid the steps of later ones: their prompts move, no number changes."""
+    sampler = make(model)
+    prompts = [tokens(8 + 5 * g, g) for g in range(5)]
+
+    async def play(group: int, member: int) -> Completion:
+        params = SamplingParams(max_tokens=4 + 6 * group + member, seed=10 * group + member)
+        name = f"{group}-{member}"
+        completion = await sampler.generate(prompts[group], params, session=key(name, group))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        await sampler.release(name)
+        return completion
+
+    completions = run(together(*(play(g, m) for g in range(5) for m in range(2))))
+    for i, completion in enumerate(completions):
+        expected = plain_logprobs(model, prompts[i // 2], completion.ids, 1.0)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_groups_replace_each_other_in_few_places(model: Qwen3ForCausalLM) -> None:
+    """Parked members of old groups are evicted by members of new ones that are admitted together."""
+    sampler = make(model, max_batch=3)
+
+    async def play_all() -> None:
+        for start in range(0, 12, 3):
+            prompts = [tokens(6 + start + i, start + i) for i in range(3)]
+            jobs = [
+                sampler.generate(p, SamplingParams(max_tokens=5 + i, seed=i), session=key(start + i, start + i))
+                for i, p in enumerate(prompts)
+            ]
+            for prompt, completion in zip(prompts, await asyncio.gather(*jobs), strict=True):
+                expected = plain_logprobs(model, prompt, completion.ids, 1.0)
+                assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+    run(play_all())
+    assert sampler.usage.num_evictions == 9
+
+
+def test_a_new_group_takes_the_place_of_one_that_its_neighbour_evicted(model: Qwen3ForCausalLM) -> None:
+    """Of two new groups, the second evicts the last member of an old one before the first has been read."""
+    sampler = make(model, max_batch=3)
+    params = SamplingParams(max_tokens=5, seed=1)
+    for name, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        run(sampler.generate(tokens(9, ord(group)), params, session=key(name, group)))
+    prompts = [tokens(7, 1), tokens(12, 2)]
+    jobs = [sampler.generate(p, params, session=key(i, i)) for i, p in enumerate(prompts)]
+    for prompt, completion in zip(prompts, run(together(*jobs)), strict=True):
+        assert completion.logprobs == pytest.approx(plain_logprobs(model, prompt, completion.ids, 1.0), abs=1e-4)
+
+
 def test_long_rests_are_read_in_pieces(model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading 50 tokens 16 at a time, in passes of 40, gives the numbers of reading them at once."""
     monkeypatch.setattr(engine, "MAX_PIECE_TOKENS", 16)
@@ -371,20 +449,25 @@ def test_new_weights_drop_every_cache(model: Qwen3ForCausalLM) -> None:
 
 
 def test_new_weights_restart_what_is_under_way(model: Qwen3ForCausalLM) -> None:
-    """A completion never mixes two versions: it starts over, with the tokens that its seed draws."""
-    sampler = make(model)
+    """A completion never mixes two versions: it starts over, with what the new weights draw for its seed."""
+    changed = copy.deepcopy(model)
+    sampler = make(changed)
     params = SamplingParams(max_tokens=12, seed=4)
 
     async def play() -> Completion:
         task = asyncio.create_task(sampler.generate(tokens(5, 0), params, session=key(0, "g")))
         for _ in range(5):
             await asyncio.sleep(0)
+        with torch.no_grad():
+            changed.model.layers[0].self_attn.v_proj.weight.mul_(-1.0)
         await sampler.update_weights(1)
         return await task
 
     completion = run(play())
     assert completion.weight_version == 1
-    assert completion.ids == run(make(model).generate(tokens(5, 0), params)).ids
+    expected = run(make(changed).generate(tokens(5, 0), params))
+    assert completion.ids == expected.ids
+    assert completion.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
 def test_a_paused_sampler_holds_no_cache_and_goes_on_later(model: Qwen3ForCausalLM) -> None:
