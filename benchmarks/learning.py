@@ -147,7 +147,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
 
-    header = ["seed", "arm", "avg@4 before", "after", "greedy before", "after", "unseen before", "after", "on tool", "s"]
+    header = [
+        "seed",
+        "arm",
+        "avg@4 before",
+        "after",
+        "greedy before",
+        "after",
+        "unseen before",
+        "after",
+        "on tool",
+        "s",
+    ]
     rows = [header]
     results: dict[str, Any] = {"direct": direct_answers(options.work, epochs=options.direct_epochs), "seeds": {}}
     for seed in options.seeds:

@@ -1,6 +1,7 @@
 """How a trajectory uses its tools: counts per trajectory, and three classes of behaviour.
 
-Classes (arXiv 2510.11701 sets deliberative against reactive agents; the two centroids are unsourced): `none` makes no call; otherwise the nearer of two centroids in
+Classes (arXiv 2510.11701 sets deliberative against reactive agents; the two centroids are unsourced):
+`none` makes no call; otherwise the nearer of two centroids in
 
     (log(calls + 0.5), log(generated tokens per turn))
 

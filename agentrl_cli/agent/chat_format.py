@@ -37,7 +37,7 @@ class ChatFormat:
         if tokenizer.eos_token is None:
             raise ModelError("the tokenizer has no end-of-turn token (eos_token)", hint="set eos_token in its config")
         self.tokenizer = tokenizer
-        self.tools = list(tools)
+        self.tools: list[Any] = [dict(tool) for tool in tools]
         self.call_format: CallFormat = call_format
         self.eos_token: str = tokenizer.eos_token
         self.eos_id: int = tokenizer.eos_token_id
@@ -52,7 +52,7 @@ class ChatFormat:
         if ids and ids[-1] == self.eos_id:
             ids = ids[:-1]
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return parse_turn(text, call_format=self.call_format, turn=turn)
+        return parse_turn(str(text), call_format=self.call_format, turn=turn)
 
     def tool_result_ids(self, contents: Sequence[str], names: Sequence[str]) -> list[int]:
         """Return the ids from the end of a turn's eos to where the model speaks next, results between."""

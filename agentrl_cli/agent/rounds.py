@@ -31,7 +31,8 @@ class RoundSampler:
         self, prompt_ids: Sequence[int], params: SamplingParams, *, session: SessionKey | None = None
     ) -> Completion:
         """Wait for the round, then generate."""
-        assert session is not None and session.trajectory_id in self._live, session
+        assert session is not None
+        assert session.trajectory_id in self._live, session
         turn = asyncio.get_running_loop().create_future()
         self._waiting[session.trajectory_id] = turn
         self._round_may_be_full()

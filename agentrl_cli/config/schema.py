@@ -51,7 +51,7 @@ class LoraConfig(Section):
 
     r: Positive = 16
     """Rank."""
-    alpha: PositiveFloat = 32.0
+    alpha: Positive = 32
     """Scale: adapters are multiplied by alpha / r."""
     dropout: Fraction = 0.0
     """Dropout on the adapter input. Must be 0 for `rl`: ratios need equal log-probabilities in each pass."""

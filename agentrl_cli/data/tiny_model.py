@@ -58,12 +58,12 @@ def build_tokenizer(
         max_token_length=MAX_TOKEN_CHARS,
         show_progress=False,
     )
-    renderer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=chat_template)
+    renderer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
     tokenizer.train_from_iterator(_texts(conversations, renderer, tools), trainer)
     tokenizer.add_tokens(
         [AddedToken(marker, special=marker not in CALL_MARKERS, normalized=False) for marker in MARKERS]
     )
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=TURN_END,
         pad_token=END_OF_TEXT,
@@ -80,7 +80,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCau
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(model_config(tokenizer))
+        return Qwen3ForCausalLM(model_config(tokenizer))  # type: ignore[no-untyped-call]
 
 
 def model_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:

@@ -57,9 +57,7 @@ def play(
     return [trajectories[i : i + num_samples] for i in range(0, len(trajectories), num_samples)]
 
 
-def _play(
-    actor: Actor, jobs: Sequence[Job], score: ScoreFn, *, temperature: float, top_p: float
-) -> list[Trajectory]:
+def _play(actor: Actor, jobs: Sequence[Job], score: ScoreFn, *, temperature: float, top_p: float) -> list[Trajectory]:
     trajectories = actor.run(jobs, temperature=temperature, top_p=top_p)
     score([t for t in trajectories if t.ending.is_valid])
     return trajectories

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from agentrl_cli.config.schema import LoraConfig, ModelConfig
 from agentrl_cli.errors import ConfigError, ModelError
 
 BUILTIN = "builtin:"
+CausalLM = Any
+"""A transformers model with a head, or peft's wrapper around one: they share no type."""
 _ASSETS = resources.files("agentrl_cli") / "assets"
 
 
@@ -22,7 +24,7 @@ _ASSETS = resources.files("agentrl_cli") / "assets"
 class Policy:
     """A model that generates and trains, with its tokenizer and the facts that identify both."""
 
-    model: PreTrainedModel
+    model: CausalLM
     tokenizer: PreTrainedTokenizerBase
     identity: dict[str, str]
     """What config.json records: path, revision or digests of weights, tokenizer and template."""
@@ -30,7 +32,7 @@ class Policy:
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
-        return next(self.model.parameters()).device
+        return torch.device(next(self.model.parameters()).device)
 
 
 def load_policy(config: ModelConfig, *, path: str | None = None, trainable: bool = False) -> Policy:
@@ -52,9 +54,7 @@ def load_policy(config: ModelConfig, *, path: str | None = None, trainable: bool
     model = _load_weights(source, config)
     if trainable and config.lora is not None and not hasattr(model, "peft_config"):
         model = _add_adapters(model, config.lora)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = model.to(device)
-    model.eval()
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return Policy(model, tokenizer, _identity(source, config, tokenizer, model))
 
 
@@ -96,7 +96,7 @@ def _load_tokenizer(source: str, config: ModelConfig) -> PreTrainedTokenizerBase
         raise _missing(source, "tokenizer", error) from error
 
 
-def _load_weights(source: str, config: ModelConfig) -> PreTrainedModel:
+def _load_weights(source: str, config: ModelConfig) -> CausalLM:
     dtype = getattr(torch, config.dtype)
     options: dict[str, Any] = {
         "revision": config.revision or None,
@@ -113,7 +113,7 @@ def _load_weights(source: str, config: ModelConfig) -> PreTrainedModel:
         raise _missing(source, "weights", error) from error
 
 
-def _add_adapters(model: PreTrainedModel, config: LoraConfig) -> PreTrainedModel:
+def _add_adapters(model: CausalLM, config: LoraConfig) -> CausalLM:
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
 
@@ -136,9 +136,7 @@ def _missing(source: str, part: str, error: Exception) -> ModelError:
     )
 
 
-def _identity(
-    source: str, config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
-) -> dict[str, str]:
+def _identity(source: str, config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: CausalLM) -> dict[str, str]:
     commit = getattr(model.config, "_commit_hash", None)
     template = str(tokenizer.chat_template or "")
     return {

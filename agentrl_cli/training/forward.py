@@ -12,7 +12,6 @@ M trainable tokens, V vocabulary.
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,7 +88,7 @@ def build_row_batch(
     each prompt as masked tokens of its row: the same numbers for less work.
     """
     assert rows, "no rows to batch"
-    common = list(os.path.commonprefix([list(prompt) for prompt, _, _ in rows]))
+    common = _common_start([prompt for prompt, _, _ in rows])
     if len(rows) == 1 or not common:
         prompts, index, start = [prompt for prompt, _, _ in rows], list(range(len(rows))), None
     else:
@@ -99,6 +98,13 @@ def build_row_batch(
         for rest, ids, mask in ((prompt[start:] if start else [], ids, mask) for prompt, ids, mask in rows)
     ]
     return _batch(prompts, index, laid_out, pad_id=pad_id, device=device)
+
+
+def _common_start(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return the longest list that all rows begin with."""
+    low, high = min(map(list, rows)), max(map(list, rows))
+    differs = (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    return list(low[: next(differs, min(len(low), len(high)))])
 
 
 def score_tokens(

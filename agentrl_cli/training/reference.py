@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ class Reference:
     def __init__(self, config: Config, policy: Policy, *, is_resumed: bool) -> None:
         self._config = config.grpo
         starts_fresh = config.model.lora is not None and not is_adapter_checkpoint(config.model.path)
-        self._adapters = policy.model if starts_fresh else None
+        self._adapters: Any = policy.model if starts_fresh else None
         if self._adapters is not None:
             self._model: torch.nn.Module = policy.model
         elif is_resumed:

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from agentrl_cli.agent.behaviour import BehaviourBaseline
 from agentrl_cli.agent.stack import Stack, open_stack, pad_id
 from agentrl_cli.config.schema import Config
@@ -229,9 +227,7 @@ class RlTrainer:
 
     def _save(self) -> None:
         self._run.sync()
-        save_checkpoint(
-            self._run.checkpoint_path(self._state.step), self._stack.policy, self._optimizer, self._state
-        )
+        save_checkpoint(self._run.checkpoint_path(self._state.step), self._stack.policy, self._optimizer, self._state)
         prune_checkpoints(self._run.checkpoints(), keep=self._config.run.keep_checkpoints)
 
     def _load_problems(self, source: str) -> list[Problem]:

@@ -73,9 +73,7 @@ def sample_step(
         missing = config.problems_per_step - len(kept)
         if not missing:
             break
-        groups = _roll_out(
-            stack, stream, range(cursor, cursor + missing), config=config, seed=seed, step=step
-        )
+        groups = _roll_out(stack, stream, range(cursor, cursor + missing), config=config, seed=seed, step=step)
         cursor += missing
         for group in groups:
             score([t for t in group if t.ending.is_valid])
@@ -90,9 +88,7 @@ def sample_step(
 
 def usable_members(group: Group, *, mask_truncated: bool) -> Group:
     """Return the members that belong to group and loss."""
-    return [
-        t for t in group if t.ending.is_valid and not (mask_truncated and t.ending is Ending.MAX_TOKENS)
-    ]
+    return [t for t in group if t.ending.is_valid and not (mask_truncated and t.ending is Ending.MAX_TOKENS)]
 
 
 def _is_correct(trajectory: Trajectory) -> bool:

@@ -16,7 +16,7 @@ def check_trainable(config: ModelConfig) -> None:
     """Refuse settings under which training would silently not learn."""
     if config.dtype == "bfloat16" and config.lora is None:
         raise ConfigError(
-            "model.dtype='bfloat16' without adapters can't be trained: updates of a small learning rate round to nothing",
+            "model.dtype='bfloat16' without adapters can't be trained: small updates round to nothing",
             hint="set model.dtype=float32, or train adapters with model.lora",
         )
 

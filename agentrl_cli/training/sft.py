@@ -132,9 +132,7 @@ def _train(
     }
 
 
-def batch_of(
-    rows: Sequence[TokenRow], step: int, *, per_epoch: int, config: SftConfig, seed: int
-) -> list[TokenRow]:
+def batch_of(rows: Sequence[TokenRow], step: int, *, per_epoch: int, config: SftConfig, seed: int) -> list[TokenRow]:
     """Return the rows of one update; the order of each epoch is derived from the seed."""
     epoch, offset = divmod(step, per_epoch)
     order = list(range(len(rows)))
@@ -149,8 +147,8 @@ def _accumulate(policy: Policy, rows: Sequence[TokenRow], *, config: SftConfig) 
     loss_sum = 0.0
     for micro_batch in _cut(rows, config.micro_batch_tokens):
         loss = -_sum_logp(policy, micro_batch) / num_tokens
-        loss.backward()
-        loss_sum += float(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        loss_sum += float(loss.detach())
     policy.model.eval()
     return loss_sum
 

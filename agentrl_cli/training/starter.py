@@ -1,7 +1,7 @@
 """The two ends of `make starter` that no command covers: a fresh tiny model, and the checkpoint that ships.
 
-    python -m agentrl_cli.training.starter fresh ROWS.jsonl FOLDER     tokenizer trained on rows, random weights
-    python -m agentrl_cli.training.starter ship CHECKPOINT FOLDER      the same weights in bfloat16, without trainer state
+python -m agentrl_cli.training.starter fresh ROWS.jsonl FOLDER     tokenizer trained on rows, random weights
+python -m agentrl_cli.training.starter ship CHECKPOINT FOLDER      the same weights in bfloat16, without trainer state
 """
 
 from __future__ import annotations

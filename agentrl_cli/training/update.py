@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -79,9 +80,7 @@ def train_on_groups(
     for epoch in range(config.num_epochs):
         for number, minibatch in enumerate(minibatches):
             is_first = epoch == 0 and number == 0
-            loss, stats = _accumulate(
-                model, minibatch, plan=plan, config=config, is_first=is_first, ref_logp=ref_logp
-            )
+            loss, stats = _accumulate(model, minibatch, plan=plan, config=config, is_first=is_first, ref_logp=ref_logp)
             if stats is None:
                 continue
             norm, rate = step_optimizer(
@@ -98,7 +97,7 @@ def split_groups(groups: Sequence[Group], num_minibatches: int) -> list[list[Gro
     """Cut the groups into at most `num_minibatches` parts whose sizes differ by one at most."""
     parts = min(num_minibatches, len(groups))
     bounds = [len(groups) * i // parts for i in range(parts + 1)] if parts else []
-    return [list(groups[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [list(groups[a:b]) for a, b in pairwise(bounds)]
 
 
 def cut_micro_batches(groups: Sequence[Group], max_tokens: int) -> list[list[Group]]:

@@ -1,6 +1,7 @@
 """An RL step of agentrl beside one of TRL's GRPOTrainer: same model, problems, group sizes and limits.
 
-    python -m venv .venv-trl && .venv-trl/bin/pip install -c benchmarks/trl/constraints.txt torch transformers trl datasets
+    python3 -m venv .venv-trl
+    .venv-trl/bin/python -m pip install -c benchmarks/trl/constraints.txt torch transformers trl datasets
     python benchmarks/trl/run.py --trl-python .venv-trl/bin/python --json benchmarks/results/trl.json
 
 Both sides run the tool in their own process, in float32, with one optimizer update a step; each is a

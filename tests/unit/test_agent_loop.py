@@ -39,7 +39,8 @@ ANSWER = "The answer is \\boxed{42}."
 
 def call(code: str) -> str:
     """Return a turn that calls the tool."""
-    return '<tool_call>\n{"name": "python", "arguments": %s}\n</tool_call>' % json.dumps({"code": code})
+    arguments = json.dumps({"code": code})
+    return f'<tool_call>\n{{"name": "python", "arguments": {arguments}}}\n</tool_call>'
 
 
 class EchoToolbox:
@@ -86,9 +87,7 @@ def roll_out(
         ScriptedSampler(speak), chat_format, temperature=1.0, top_p=1.0, max_length=limits.max_completion_length
     )
     trajectory = asyncio.run(
-        run_trajectory(
-            PROBLEM, conversation, toolbox, limits=limits, seed=1, trajectory_id="t", group_id="g"
-        )
+        run_trajectory(PROBLEM, conversation, toolbox, limits=limits, seed=1, trajectory_id="t", group_id="g")
     )
     assert toolbox.closed == 1
     assert len(trajectory.ids) == len(trajectory.mask) == len(trajectory.sampler_logp)
@@ -151,8 +150,9 @@ def test_all_calls_of_a_turn_are_answered_in_order(tiny_tokenizer: PreTrainedTok
 def test_the_last_turn_is_announced_and_ends_by_turns(tiny_tokenizer: PreTrainedTokenizerBase) -> None:
     """With four turns, the third result carries the notice; a fourth call is not executed."""
     toolbox = EchoToolbox()
-    trajectory = roll_out(tiny_tokenizer, [call("1"), call("2"), call("3"), call("4")], toolbox=toolbox,
-                          limits=AgentLimits(4, 99, 400, 0))
+    trajectory = roll_out(
+        tiny_tokenizer, [call("1"), call("2"), call("3"), call("4")], toolbox=toolbox, limits=AgentLimits(4, 99, 400, 0)
+    )
     assert trajectory.ending is Ending.MAX_TURNS
     assert toolbox.executed == ["1", "2", "3"]
     notices = [LAST_TURN_NOTICE in m["content"] for m in trajectory.messages if m["role"] == "tool"]

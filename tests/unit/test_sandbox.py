@@ -290,15 +290,19 @@ def test_closed_sandbox_says_so(use: Callable[[LocalSandbox], Awaitable[object]]
         asyncio.run(scenario())
 
 
-def test_closing_the_sandbox_ends_a_running_cell() -> None:
-    """A cell that runs while the sandbox closes ends as a sandbox error; nobody waits for ever."""
+def test_closing_the_sandbox_ends_what_waits_for_it() -> None:
+    """A cell that runs while the sandbox closes is a sandbox error, opening fails; nobody waits for ever."""
 
-    async def scenario() -> Result:
-        box = LocalSandbox(SandboxConfig(pool_size=1, memory_mib=256))
+    async def scenario() -> tuple[Result, BaseException | None]:
+        box = LocalSandbox(SandboxConfig(pool_size=1, max_sessions=1, memory_mib=256))
         session = await box.open()
         running = asyncio.create_task(session.run("import time; time.sleep(60)", Limits(90.0, 256, 100)))
+        opening = asyncio.create_task(box.open())
         await asyncio.sleep(0.2)
         await box.close()
-        return await asyncio.wait_for(running, 10)
+        await asyncio.wait({running, opening}, timeout=10)
+        return running.result(), opening.exception()
 
-    assert asyncio.run(scenario()).status is ToolStatus.SANDBOX_ERROR
+    result, error = asyncio.run(scenario())
+    assert result.status is ToolStatus.SANDBOX_ERROR
+    assert isinstance(error, SandboxError)
