@@ -46,5 +46,5 @@ starter: $(VENV)/base
 	$(BIN)/agentrl collect --preset tiny --problems generated:sft --teacher scripted --out $(STARTER)/collected.jsonl
 	$(BIN)/agentrl filter $(STARTER)/collected.jsonl --preset tiny --out $(STARTER)/sft.jsonl
 	$(BIN)/python -m agentrl_cli.training.starter fresh $(STARTER)/sft.jsonl $(STARTER)/fresh
-	$(BIN)/agentrl sft --preset tiny --set model.path=$(STARTER)/fresh --data $(STARTER)/sft.jsonl --out $(STARTER)/run
+	$(BIN)/agentrl sft --preset tiny --set model.path=$(STARTER)/fresh --set run.save_every_steps=200 --data $(STARTER)/sft.jsonl --out $(STARTER)/run
 	$(BIN)/python -m agentrl_cli.training.starter ship $$(ls -d $(STARTER)/run/checkpoints/step-* | tail -n 1) agentrl_cli/assets/tiny
