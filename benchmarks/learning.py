@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl_cli.agent.tools import PYTHON_SCHEMA
 from agentrl_cli.data.generated import generate_problems
 
 UNSEEN_FAMILY = "left_bags"
@@ -117,17 +116,17 @@ def direct_answers(work: Path, *, epochs: int) -> dict[str, Any]:
         lines = []
         for problem in problems:
             answer = {"role": "assistant", "content": f"The answer is \\boxed{{{problem.answer}}}."}
-            lines.append(json.dumps({"messages": [{"role": "user", "content": problem.prompt}, answer]}))
+            lines.append(json.dumps({"messages": [{"role": "user", "content": problem.prompt}, answer], "tools": []}))
         rows.write_text("\n".join(lines) + "\n")
         fresh = work / "fresh"
-        subprocess.run([sys.executable, "-m", "agentrl_cli.data.tiny_model", "--out", str(fresh)], check=True)
+        make_fresh = [sys.executable, "-m", "agentrl_cli.training.starter", "fresh", str(rows), str(fresh)]
+        subprocess.run(make_fresh, check=True)
         run = agentrl(
             *("sft", "--preset", "tiny", "--data", str(rows), "--out", str(work / "direct-run")),
             *settings(f"model.path={fresh}", f"sft.epochs={epochs}"),
         )
         return {**evaluate(run["checkpoint"], 0, "--no-tools"), "wall_s": run["wall_s"]}
 
-    assert PYTHON_SCHEMA
     return cell(work / "direct.json", make)
 
 

@@ -167,9 +167,9 @@ _FAMILIES = (
     Family(
         "left_bags",
         (
-            "{name} has {a} bags of {b} {thing}, but {c} whole bags get lost. How many {thing} are left?",
-            "Of {a} boxes with {b} {thing} each, {c} whole boxes are empty. How many {thing} in all?",
-            "{c} of {a} bags are sold, with {b} {thing} in each bag. How many {thing} stay?",
+            "{name} has {a} bags of {b} {thing} and loses {c} bags. How many {thing} are left?",
+            "From {a} boxes with {b} {thing} each, {name} takes {c} boxes. How many {thing} stay?",
+            "{name} had {a} bags of {b} {thing} and sold {c} bags. How many {thing} are left?",
         ),
         _draw_left,
         "(a-c)*b",
