@@ -92,6 +92,11 @@ class RunFolder:
         return str(self._facts["digest"])
 
     @property
+    def kind(self) -> str:
+        """The command that made the run."""
+        return str(self._facts["kind"])
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Resolved settings that the run began with."""
         return dict(self._facts["config"])

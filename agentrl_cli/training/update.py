@@ -161,7 +161,8 @@ def _accumulate(
         )
         if not torch.isfinite(output.loss):
             raise TrainingError(
-                f"the loss is {float(output.loss.detach())}", hint="lower optim.learning_rate; `agentrl diagnose` names the step"
+                f"the loss is {float(output.loss.detach())}",
+                hint="lower optim.learning_rate; `agentrl diagnose` names the step",
             )
         output.loss.backward()  # type: ignore[no-untyped-call]
         loss_sum += float(output.loss.detach())

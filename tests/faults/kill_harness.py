@@ -100,7 +100,7 @@ def main() -> None:
         finish(start(out, resume=resume))
         got = outcome(out)
         results.append({"killed_at_s": at, "differs": [key for key in expected if got[key] != expected[key]]})
-    print(json.dumps({"seconds": seconds, "kills": kills, "runs": results, "steps": len(expected["metrics"])}))  # type: ignore[arg-type]
+    print(json.dumps({"seconds": seconds, "kills": kills, "runs": results, "rows": len(expected["metrics"])}))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
