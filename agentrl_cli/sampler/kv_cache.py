@@ -1,6 +1,6 @@
 """Keys and values of sequences that are being generated, and attention against them.
 
-Two stores, each one tensor over all layers: `prefixes` holds the prompt of each group once, `rows` what
+Two stores, each one tensor a layer: `prefixes` holds the prompt of each group once, `rows` what
 follows it in each trajectory (or the whole sequence of a trajectory without a group). Both grow by
 chunks. Rows that generate are the first n rows, so decoding reads slices, never gathers.
 
@@ -25,13 +25,14 @@ _CHUNK = 32
 
 
 class Store:
-    """Keys and values of numbered places, [layers, 2, places, K, width, D], zeroed so that nothing unset is NaN."""
+    """Keys and values of numbered places, zeroed so that nothing unset is NaN."""
 
     def __init__(self, model: CausalModel) -> None:
         weight = model.weight
-        self._data = torch.zeros(
-            model.num_layers, 2, 0, model.num_kv_heads, 0, model.head_dim, dtype=weight.dtype, device=weight.device
-        )
+        nothing = torch.zeros(2, 0, model.num_kv_heads, 0, model.head_dim, dtype=weight.dtype, device=weight.device)
+        self._nothing = nothing
+        self._layers = [nothing] * model.num_layers
+        """Per layer [2, places, K, width, D]."""
         self.keys: list[torch.Tensor] = []
         """Per layer [places, K, width, D]."""
         self.values: list[torch.Tensor] = []
@@ -39,21 +40,20 @@ class Store:
     @property
     def width(self) -> int:
         """Tokens that a place can hold."""
-        return int(self._data.shape[4])
+        return int(self._layers[0].shape[3])
 
     @property
     def num_places(self) -> int:
         """Places that there are."""
-        return int(self._data.shape[2])
+        return int(self._layers[0].shape[1])
 
     @property
     def num_bytes(self) -> int:
         """Memory that is held."""
-        return self._data.nbytes
+        return sum(layer.nbytes for layer in self._layers)
 
     def reserve(self, places: int, width: int) -> None:
         """Make room for so many places of so many tokens; what is stored stays."""
-        old = self._data
         if places <= self.num_places and width <= self.width:
             return
         # growing by half keeps the copies, all in all, below the tokens written
@@ -61,24 +61,25 @@ class Store:
             width = -(-max(width, self.width * 3 // 2) // _CHUNK) * _CHUNK
         if places > self.num_places:
             places = max(places, self.num_places * 3 // 2)
-        shape = [*old.shape[:2], max(places, old.shape[2]), old.shape[3], max(width, old.shape[4]), old.shape[5]]
-        self._data = old.new_zeros(shape)
-        self._data[:, :, : old.shape[2], :, : old.shape[4]] = old
-        self.keys = list(self._data[:, 0].unbind())
-        self.values = list(self._data[:, 1].unbind())
+        places, width = max(places, self.num_places), max(width, self.width)
+        # layer by layer, so that no more than one layer is held twice
+        self.keys, self.values = [], []
+        for i, old in enumerate(self._layers):
+            grown = old.new_zeros(2, places, old.shape[2], width, old.shape[4])
+            grown[:, : old.shape[1], :, : old.shape[3]] = old
+            self._layers[i] = grown
+        self.keys, self.values = ([layer[part] for layer in self._layers] for part in (0, 1))
 
     def swap(self, a: int, b: int, *, width: int) -> None:
         """Exchange two places, as far as their first `width` tokens."""
         if a == b or not width:
             return
-        kept = self._data[:, :, a, :, :width].clone()
-        self._data[:, :, a, :, :width] = self._data[:, :, b, :, :width]
-        self._data[:, :, b, :, :width] = kept
+        for layer in self._layers:
+            layer[:, [a, b], :, :width] = layer[:, [b, a], :, :width]
 
     def clear(self) -> None:
         """Give the memory back."""
-        shape = self._data.shape
-        self._data = self._data.new_zeros(shape[0], 2, 0, shape[3], 0, shape[5])
+        self._layers = [self._nothing] * len(self._layers)
         self.keys, self.values = [], []
 
 

@@ -15,21 +15,24 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from shared import is_right, python
+from shared import CALL_S, is_right, python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
 
 class TimedTrainer(GRPOTrainer):
-    """Notes how long generation with tools takes."""
+    """Notes how long generation with tools takes, and the tools alone."""
 
     generation_s: list[float] = []  # noqa: RUF012
+    tool_s: list[float] = []  # noqa: RUF012
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        CALL_S.clear()
         start = time.perf_counter()
         result = super()._generate(*args, **kwargs)
         self.generation_s.append(time.perf_counter() - start)
+        self.tool_s.append(sum(CALL_S))
         return result
 
 
@@ -91,6 +94,7 @@ def main() -> None:
             {
                 "step_s": [log["step_time"] for log in logs],
                 "generation_s": trainer.generation_s,
+                "tool_s": trainer.tool_s,
                 "completion_tokens": [log["completions/mean_length"] for log in logs],
                 "tool_calls": [log["tools/call_frequency"] for log in logs],
                 "reward": [log["reward"] for log in logs],

@@ -9,6 +9,7 @@ import ast
 import contextlib
 import io
 import re
+import time
 
 PYTHON_SCHEMA = {
     "type": "function",
@@ -25,6 +26,9 @@ PYTHON_SCHEMA = {
 }
 """As TRL derives it from the signature and docstring of `python`."""
 
+CALL_S: list[float] = []
+"""Seconds of each call of `python` so far."""
+
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
@@ -34,6 +38,14 @@ def python(code: str) -> str:
     Args:
         code: the code
     """
+    start = time.perf_counter()
+    try:
+        return _run(code)
+    finally:
+        CALL_S.append(time.perf_counter() - start)
+
+
+def _run(code: str) -> str:
     out = io.StringIO()
     try:
         tree = ast.parse(code)
