@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -55,6 +56,13 @@ def cell(file: Path, make: Any) -> dict[str, Any]:
     return result
 
 
+def fresh(folder: Path) -> str:
+    """Return a run folder's name after removing what an interrupted cell left there (its times would be wrong)."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    return str(folder)
+
+
 def settings(*pairs: str) -> list[str]:
     """Return `--set` options."""
     return [part for pair in pairs for part in ("--set", pair)]
@@ -66,7 +74,7 @@ def rl(work: Path, seed: int, name: str, *, steps: int | None, overrides: Sequen
     out = work / f"{name}-{seed}-run"
     return cell(
         work / f"{name}-{seed}.json",
-        lambda: agentrl("rl", "--preset", "tiny", "--seed", str(seed), "--out", str(out), *settings(*extra)),
+        lambda: agentrl("rl", "--preset", "tiny", "--seed", str(seed), "--out", fresh(out), *settings(*extra)),
     )
 
 
@@ -88,9 +96,9 @@ def more_sft(work: Path, seed: int, *, wall_s: float) -> dict[str, Any]:
     def make() -> dict[str, Any]:
         rows = str(cold_start_rows(work))
         common = ("sft", "--preset", "tiny", "--seed", str(seed), "--data", rows)
-        probe = agentrl(*common, "--out", str(work / f"sft-probe-{seed}"), *settings("sft.epochs=1"))
+        probe = agentrl(*common, "--out", fresh(work / f"sft-probe-{seed}"), *settings("sft.epochs=1"))
         epochs = max(1, round(wall_s / probe["wall_s"]))
-        run = agentrl(*common, "--out", str(work / f"sft-{seed}-run"), *settings(f"sft.epochs={epochs}"))
+        run = agentrl(*common, "--out", fresh(work / f"sft-{seed}-run"), *settings(f"sft.epochs={epochs}"))
         return {**evaluate(run["checkpoint"], seed), "epochs": epochs, "wall_s": run["wall_s"]}
 
     return cell(work / f"more-sft-{seed}.json", make)
@@ -118,12 +126,12 @@ def direct_answers(work: Path, *, epochs: int) -> dict[str, Any]:
             answer = {"role": "assistant", "content": f"The answer is \\boxed{{{problem.answer}}}."}
             lines.append(json.dumps({"messages": [{"role": "user", "content": problem.prompt}, answer], "tools": []}))
         rows.write_text("\n".join(lines) + "\n")
-        fresh = work / "fresh"
-        make_fresh = [sys.executable, "-m", "agentrl_cli.training.starter", "fresh", str(rows), str(fresh)]
+        untrained = work / "fresh"
+        make_fresh = [sys.executable, "-m", "agentrl_cli.training.starter", "fresh", str(rows), str(untrained)]
         subprocess.run(make_fresh, check=True)
         run = agentrl(
-            *("sft", "--preset", "tiny", "--data", str(rows), "--out", str(work / "direct-run")),
-            *settings(f"model.path={fresh}", f"sft.epochs={epochs}"),
+            *("sft", "--preset", "tiny", "--data", str(rows), "--out", fresh(work / "direct-run")),
+            *settings(f"model.path={untrained}", f"sft.epochs={epochs}"),
         )
         return {**evaluate(run["checkpoint"], 0, "--no-tools"), "wall_s": run["wall_s"]}
 
