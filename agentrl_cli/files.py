@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,9 +176,16 @@ class Line:
 class RowReader:
     """Reads a JSONL file line by line; once read, `torn` says whether a torn last line was left out."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, on_bad: Callable[[DataError], None] | None = None) -> None:
+        """Prepare to read.
+
+        Args:
+            on_bad: Is told of each line that is no JSON object, which is then left out; without it such a
+                line ends the reading, unless it is a torn last one.
+        """
         self.path = path
         self.torn = False
+        self._on_bad = on_bad
 
     def __iter__(self) -> Iterator[Line]:
         """Yield the lines that are not blank.
@@ -202,13 +209,21 @@ class RowReader:
         try:
             row = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            if not raw.endswith(b"\n"):
-                self.torn = True
+            self.torn = not raw.endswith(b"\n")
+            if self.torn and self._on_bad is None:
                 return None
-            raise DataError(f"line {number} of {str(self.path)!r} is not JSON: {error}") from error
+            self._refuse(DataError(f"line {number} of {str(self.path)!r} is not JSON: {error}"))
+            return None
         if not isinstance(row, dict):
-            raise DataError(f"line {number} of {str(self.path)!r} is {type(row).__name__}, not a JSON object")
+            found = type(row).__name__
+            self._refuse(DataError(f"line {number} of {str(self.path)!r} is {found}, not a JSON object"))
+            return None
         return row
+
+    def _refuse(self, error: DataError) -> None:
+        if self._on_bad is None:
+            raise error
+        self._on_bad(error)
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], bool]:

@@ -18,13 +18,19 @@ from typer.core import TyperGroup
 
 from agentrl_cli import __version__, console
 from agentrl_cli.commands import options
+from agentrl_cli.commands.chat import chat
 from agentrl_cli.commands.collect import collect
 from agentrl_cli.commands.diagnose import diagnose
+from agentrl_cli.commands.doctor import doctor
 from agentrl_cli.commands.eval import evaluate
+from agentrl_cli.commands.export import export
 from agentrl_cli.commands.filter import filter_
+from agentrl_cli.commands.pipeline import pipeline
 from agentrl_cli.commands.presets import presets
 from agentrl_cli.commands.rl import rl
+from agentrl_cli.commands.runs import runs
 from agentrl_cli.commands.sft import sft
+from agentrl_cli.commands.view import view
 from agentrl_cli.errors import AgentRLError
 
 EXIT_FAILED = 1
@@ -65,7 +71,6 @@ app = typer.Typer(
     help="Agentic reinforcement learning of tool-using language models.",
     epilog="Start with: agentrl rl --preset tiny",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
@@ -76,7 +81,13 @@ app.command("sft")(sft)
 app.command("rl")(rl)
 app.command("eval")(evaluate)
 app.command("diagnose")(diagnose)
+app.command("pipeline")(pipeline)
+app.command("view")(view)
+app.command("chat")(chat)
+app.command("export")(export)
+app.add_typer(runs)
 app.add_typer(presets)
+app.command("doctor")(doctor)
 
 
 def _show_version(value: bool) -> None:

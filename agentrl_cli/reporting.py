@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 
 class Reporter(Protocol):
@@ -15,6 +15,15 @@ class Reporter(Protocol):
 
     def warn(self, text: str) -> None:
         """Say what is wrong but does not stop the job."""
+        ...
+
+    def begin_rl(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+        """Say that steps of an RL run follow, which can be diagnosed as they come.
+
+        Args:
+            rows: The steps that the run has already, as in metrics.jsonl.
+            settings: Resolved settings of the run.
+        """
         ...
 
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
@@ -29,6 +38,9 @@ class NullReporter:
         """Say nothing."""
 
     def warn(self, text: str) -> None:
+        """Say nothing."""
+
+    def begin_rl(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
         """Say nothing."""
 
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:

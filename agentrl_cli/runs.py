@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ from agentrl_cli.files import RowWriter, clean_leftovers, read_rows, remove_dir,
 SCHEMA = 1
 ROOT = Path("runs")
 """Where runs go that are given no name."""
+HELD_OUT = "eval/held_out/avg@"
+"""Begins the name of accuracy on held-out problems; the number of samples follows."""
 _STEP_FOLDERS = ("trajectories", "eval")
 
 
@@ -39,6 +42,7 @@ class RunFolder:
         self.path = path
         self._facts = facts
         self._lock: int | None = None
+        self._is_new = False
         self._metrics: RowWriter | None = None
         if not read_only:
             self._lock = _take_lock(path)
@@ -75,6 +79,7 @@ class RunFolder:
             raise RunError(f"another process made the run {str(path)!r} at the same time", hint="give another --out")
         run._write_facts()
         run.log_event("created")
+        run._is_new = True
         return run
 
     @classmethod
@@ -116,10 +121,14 @@ class RunFolder:
         assert self._metrics is not None, "the run is open for reading"
         self._metrics.write({"step": step, **{name: encode_metric(value) for name, value in metrics.items()}})
 
+    def metric_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of metrics.jsonl; a torn last one is left out."""
+        rows, _ = read_rows(self.path / "metrics.jsonl")
+        return rows
+
     def has_step(self, step: int) -> bool:
         """Whether a row of this step is in metrics.jsonl."""
-        rows, _ = read_rows(self.path / "metrics.jsonl")
-        return any(row["step"] == step for row in rows)
+        return any(row["step"] == step for row in self.metric_rows())
 
     def log_event(self, text: str) -> None:
         """Append a line with the time to events.log."""
@@ -133,11 +142,29 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """All complete checkpoints, oldest first."""
-        return sorted((self.path / "checkpoints").glob("step-*"), key=step_of)
+        return step_entries(self.path / "checkpoints")
 
     def latest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, or None."""
         return next(reversed(self.checkpoints()), None)
+
+    def best_checkpoint(self) -> Path | None:
+        """The complete checkpoint that did best on what was held out, or the newest where none was measured.
+
+        Best is the highest `eval/held_out/avg@k` (rl) or the lowest `eval_loss` (sft); the later one of equals.
+        """
+        scores = {row["step"]: score for row in self.metric_rows() if (score := _score(row)) is not None}
+        measured = [path for path in self.checkpoints() if step_of(path) in scores]
+        if not measured:
+            return self.latest_checkpoint()
+        return max(measured, key=lambda path: (scores[step_of(path)], step_of(path)))
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Delete all complete checkpoints but the last `keep` and the best."""
+        best = self.best_checkpoint()
+        for folder in self.checkpoints()[:-keep]:
+            if folder != best:
+                remove_dir(folder)
 
     def truncate_after(self, step: int) -> None:
         """Cut the run back to a step: later metrics, trajectories, evaluations and checkpoints go."""
@@ -179,7 +206,14 @@ class RunFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._lock is not None:
             self.log_event("done" if error is None else f"ended by {type(error).__name__}: {error}")
+        if error is not None and self._is_new and not self._holds_anything():
+            remove_dir(self.path)
         self.close()
+
+    def _holds_anything(self) -> bool:
+        """Whether something has been computed; what failed before that would only be in the way of the next try."""
+        folders = (self.path / "checkpoints", *(self.path / name for name in _STEP_FOLDERS))
+        return bool(self.metric_rows()) or any(any(folder.iterdir()) for folder in folders)
 
 
 def step_of(path: Path) -> int:
@@ -187,10 +221,30 @@ def step_of(path: Path) -> int:
     return int(path.name.split(".")[0].removeprefix("step-"))
 
 
+def step_entries(folder: Path, suffix: str = "") -> list[Path]:
+    """Return what is named step-N with this suffix, in order of steps; copies under other names do not count."""
+    pattern = re.compile(rf"step-\d+{re.escape(suffix)}")
+    return sorted((path for path in folder.glob("step-*") if pattern.fullmatch(path.name)), key=step_of)
+
+
 def newest_run(root: Path = ROOT) -> Path | None:
     """Return the run that was created last under a folder, or None."""
+    return next(iter(runs_by_age(root)), None)
+
+
+def runs_by_age(root: Path = ROOT) -> list[Path]:
+    """Return the runs under a folder, the one that was created last first."""
     runs = [(created, path) for path in root.glob("*") if (created := _created(path))]
-    return max(runs)[1] if runs else None
+    return [path for _, path in sorted(runs, reverse=True)]
+
+
+def _score(row: Mapping[str, Any]) -> float | None:
+    """Return how good a step was on what was held out (more is better), or None if it was not measured."""
+    for name, value in row.items():
+        if name.startswith(HELD_OUT) and isinstance(value, int | float):
+            return float(value)
+    loss = row.get("eval_loss")
+    return -loss if isinstance(loss, int | float) else None
 
 
 def encode_metric(value: float) -> float | str:

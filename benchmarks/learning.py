@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -91,13 +92,13 @@ def cold_start_rows(work: Path) -> Path:
 
 
 def more_sft(work: Path, seed: int, *, wall_s: float) -> dict[str, Any]:
-    """Go on with SFT from the starter for about as long as RL took, then evaluate."""
+    """Go on with SFT from the starter for at least as long as RL took, then evaluate."""
 
     def make() -> dict[str, Any]:
         rows = str(cold_start_rows(work))
         common = ("sft", "--preset", "tiny", "--seed", str(seed), "--data", rows)
         probe = agentrl(*common, "--out", fresh(work / f"sft-probe-{seed}"), *settings("sft.epochs=1"))
-        epochs = max(1, round(wall_s / probe["wall_s"]))
+        epochs = math.ceil(wall_s / probe["wall_s"])
         run = agentrl(*common, "--out", fresh(work / f"sft-{seed}-run"), *settings(f"sft.epochs={epochs}"))
         return {**evaluate(run["checkpoint"], seed), "epochs": epochs, "wall_s": run["wall_s"]}
 
@@ -172,7 +173,8 @@ def main() -> None:
         tcr = rl(options.work, seed, "grpo-tcr", steps=options.steps)
         plain = rl(options.work, seed, "grpo", steps=options.steps, overrides=PLAIN_GRPO)
         sft = more_sft(options.work, seed, wall_s=tcr["wall_s"])
-        results["seeds"][str(seed)] = {"grpo_tcr": tcr, "grpo": plain, "more_sft": sft}
+        cells = {"grpo_tcr": tcr, "grpo": plain, "more_sft": sft}
+        results["seeds"][str(seed)] = {name: {k: v for k, v in cells[name].items() if k != "run"} for name in cells}
         for name, result in (("GRPO-TCR", tcr), ("plain GRPO", plain)):
             before, after = result["before"], result["after"]
             numbers = [

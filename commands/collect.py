@@ -11,9 +11,13 @@ from agentrl_cli.commands import options
 from agentrl_cli.console import ConsoleReporter
 
 
+@options.examples(
+    "agentrl collect --preset tiny --out raw.jsonl",
+    "agentrl collect --problems gsm8k --teacher openai:NAME@URL",
+)
 def collect(
     problems: Annotated[
-        str | None, typer.Option("--problems", metavar="FILE", help="Problems to solve; the default is data.train.")
+        str | None, typer.Option("--problems", metavar="SOURCE", help="Problems to solve: a file, a data set by name.")
     ] = None,
     teacher: Annotated[
         str, typer.Option("--teacher", metavar="SPEC", help="scripted, openai:NAME@URL or model:PATH.")
@@ -25,13 +29,15 @@ def collect(
     dry_run: options.DryRun = False,
     seed: options.Seed = None,
     as_json: options.Json = False,
+    strict: options.Strict = False,
+    offline: options.Offline = False,
     debug: options.Debug = False,
 ) -> None:
     """Record a teacher solving problems with tools.
 
     Goes on where it was stopped.
     """
-    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, strict=strict)
     if dry_run:
         options.show_plan(config, as_json=as_json)
         return
@@ -39,4 +45,4 @@ def collect(
 
     with ConsoleReporter() as reporter:
         result = run_collect(config, problems=problems, teacher=teacher, out=out, reporter=reporter)
-    options.show(result, as_json=as_json)
+    options.show(result, as_json=as_json, then=[f"agentrl filter {out} --out sft.jsonl"])

@@ -11,15 +11,22 @@ from agentrl_cli import console
 from agentrl_cli.commands import options
 
 
+@options.examples(
+    "agentrl diagnose",
+    "agentrl diagnose runs/first --json",
+)
 def diagnose(
-    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, help="Run folder, or a metrics log.")],
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", exists=True, help="Run folder, or a metrics log; the newest run in ./runs."),
+    ] = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
     """Say what is wrong with a run and what to change."""
     from agentrl_cli.diagnosis import diagnose_run
 
-    diagnosis = diagnose_run(run)
+    diagnosis = diagnose_run(run or options.newest_run_or_refuse())
     if as_json:
         console.print_json(diagnosis.to_json())
     else:

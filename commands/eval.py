@@ -11,13 +11,14 @@ from agentrl_cli.commands import options
 from agentrl_cli.console import ConsoleReporter
 
 
+@options.examples(
+    "agentrl eval aime2025",
+    "agentrl eval gsm8k --data test.jsonl --limit 50 --model runs/first",
+    "agentrl eval generated --set eval.temperature=0 --set eval.num_samples=1",
+)
 def evaluate(
-    benchmark: Annotated[
-        str, typer.Argument(metavar="BENCHMARK", help="generated, a benchmark by name, or verifier (needs --data).")
-    ],
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="RUN|PATH|NAME", help="What to measure; the newest run in ./runs.")
-    ] = None,
+    benchmark: options.Benchmark,
+    model: options.Model = None,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FILE", exists=True, help="Local copy of the problems or cases.")
     ] = None,
@@ -30,6 +31,8 @@ def evaluate(
     dry_run: options.DryRun = False,
     seed: options.Seed = None,
     as_json: options.Json = False,
+    strict: options.Strict = False,
+    offline: options.Offline = False,
     debug: options.Debug = False,
 ) -> None:
     """Measure a model on a benchmark.
@@ -38,7 +41,9 @@ def evaluate(
     """
     shortcuts = {"tools.names": "[]" if no_tools else None}
     run = options.run_folder(model)
-    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts=shortcuts, run=run)
+    config = options.settings(
+        preset, config_file, overrides=overrides, seed=seed, shortcuts=shortcuts, strict=strict, run=run
+    )
     if dry_run:
         options.show_plan(config, as_json=as_json)
     elif benchmark == "verifier":

@@ -11,6 +11,10 @@ from agentrl_cli.commands import options
 from agentrl_cli.console import ConsoleReporter
 
 
+@options.examples(
+    "agentrl filter raw.jsonl --out sft.jsonl",
+    "agentrl filter raw.jsonl --set filter.max_per_problem=2 --json",
+)
 def filter_(
     input_: Annotated[
         Path, typer.Argument(metavar="INPUT", exists=True, dir_okay=False, help="Trajectories (JSONL) to choose from.")
@@ -22,13 +26,14 @@ def filter_(
     dry_run: options.DryRun = False,
     seed: options.Seed = None,
     as_json: options.Json = False,
+    strict: options.Strict = False,
     debug: options.Debug = False,
 ) -> None:
     """Keep trajectories worth learning from.
 
     Says for what reasons the others were rejected.
     """
-    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, strict=strict)
     if dry_run:
         options.show_plan(config, as_json=as_json)
         return
@@ -36,4 +41,4 @@ def filter_(
 
     with ConsoleReporter() as reporter:
         result = run_filter(config, input=input_, out=out, reporter=reporter)
-    options.show(result, as_json=as_json)
+    options.show(result, as_json=as_json, then=[f"agentrl sft --data {out}"])

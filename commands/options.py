@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from agentrl_cli import console
+from agentrl_cli.commands import completion
 from agentrl_cli.config.load import load_config, load_run_config, resolved_dump
-from agentrl_cli.config.plan import batch_arithmetic
+from agentrl_cli.config.plan import make_plan
 from agentrl_cli.config.schema import Config
-from agentrl_cli.errors import ConfigError
+from agentrl_cli.errors import ConfigError, RunError
 
 _DEBUG = "agentrl.debug"
+_KEEP_LINES = "\b"
+"""Tells click not to wrap the paragraph."""
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Append command lines to try to a command's help."""
+
+    def decorate(command: Command) -> Command:
+        shown = "\n".join(f"  {line}" for line in lines)
+        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{_KEEP_LINES}\nExamples:\n{shown}"
+        return command
+
+    return decorate
 
 
 def _remember_debug(ctx: typer.Context, value: bool) -> bool:
@@ -28,20 +45,57 @@ def is_debug(ctx: typer.Context) -> bool:
     return bool(ctx.meta.get(_DEBUG, False))
 
 
+def _go_offline(value: bool) -> bool:
+    """Forbid downloads; the libraries that fetch read this once, when they are first imported."""
+    if value:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    return value
+
+
 Preset = Annotated[
-    str | None, typer.Option("--preset", metavar="NAME", help="Settings to start from: tiny (the default), 135m, 4b.")
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        autocompletion=completion.presets,
+        help="Settings to start from; see `agentrl presets list`.",
+    ),
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file whose settings go over the preset's.")
 ]
+Benchmark = Annotated[
+    str,
+    typer.Argument(
+        metavar="BENCHMARK",
+        autocompletion=completion.benchmarks,
+        help="generated, a benchmark by name, or verifier (needs --data).",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="RUN|PATH|NAME",
+        autocompletion=completion.runs,
+        help="What to measure: a run stands for its best checkpoint; the newest run if not given.",
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over preset and file; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=completion.settings,
+        help="One setting, over preset and file; may be repeated.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="PATH", help="Folder to write; never an existing run.")]
 OutFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the settings and batch sizes, and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print settings, sizes and needs, and stop.")]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Same as --set run.seed=N.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at a row that can't be used (data.strict).")]
+Offline = Annotated[bool, typer.Option("--offline", callback=_go_offline, is_eager=True, help="Download nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_remember_debug, help="Show tracebacks.")]
 
@@ -52,15 +106,17 @@ def settings(
     *,
     overrides: Sequence[str] | None,
     seed: int | None,
-    shortcuts: Mapping[str, object | None],
+    shortcuts: Mapping[str, object | None] | None = None,
+    strict: bool = False,
     run: Path | None = None,
 ) -> Config:
     """Return the settings: those of `run` if neither preset nor file is named, else preset and file; then --set.
 
     Args:
         shortcuts: values of options that stand for a setting, by its full name; None where not given.
+        strict: `--strict` was given.
     """
-    given = {**shortcuts, "run.seed": seed}
+    given = {**(shortcuts or {}), "data.strict": True if strict else None, "run.seed": seed}
     texts = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     if run is not None and preset is None and config_file is None:
         return load_run_config(run, texts)
@@ -69,12 +125,27 @@ def settings(
 
 def run_folder(model: str | None) -> Path | None:
     """Return the run that `--model` names (the newest in ./runs without a name), or None if it names no run."""
-    from agentrl_cli.runs import newest_run
+    from agentrl_cli.runs import ROOT, newest_run
 
-    path = newest_run(Path("runs")) if model is None else Path(model)
+    path = newest_run(ROOT) if model is None else Path(model)
     if path is None or not (path / "config.json").is_file() or not (path / "metrics.jsonl").exists():
         return None
     return path
+
+
+def newest_run_or_refuse() -> Path:
+    """Return the newest run in ./runs and say on stderr which it is.
+
+    Raises:
+        RunError: there is none.
+    """
+    from agentrl_cli.runs import ROOT, newest_run
+
+    run = newest_run(ROOT)
+    if run is None:
+        raise RunError("no run is named and ./runs holds none", hint="name one, or make one: agentrl rl --preset tiny")
+    console.ConsoleReporter().info(f"run: {run}")
+    return run
 
 
 def audit_verifier(config: Config, *, data: Path | None, as_json: bool) -> None:
@@ -91,14 +162,34 @@ def audit_verifier(config: Config, *, data: Path | None, as_json: bool) -> None:
 
 
 def show_plan(config: Config, *, as_json: bool) -> None:
-    """Print all settings and what they amount to."""
-    plan = {"config": resolved_dump(config), "batch": batch_arithmetic(config)}
-    show(plan, as_json=as_json)
+    """Print all settings, what they amount to, and what they need here, after trying the user's own code."""
+    if config.rewards.module:
+        from agentrl_cli.rewards.user import load_reward
+
+        load_reward(config.rewards.module)
+    if config.tools.module:
+        from agentrl_cli.agent.user_tools import load_tools
+
+        load_tools(
+            config.tools.module,
+            timeout_s=config.tools.timeout_s,
+            max_output_chars=config.sandbox.max_output_chars,
+        )
+    show({"config": resolved_dump(config), **make_plan(config)}, as_json=as_json)
 
 
-def show(result: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a result for scripts or for people."""
+def show(result: Mapping[str, Any], *, as_json: bool, text: str = "", then: Sequence[str] = ()) -> None:
+    """Print a result for scripts or for people.
+
+    Args:
+        text: What people get to read below it.
+        then: Commands that go on from it, for people.
+    """
     if as_json:
         console.print_json(result)
-    else:
-        console.print_result(result)
+        return
+    console.print_result(result)
+    if text:
+        console.print_text(f"\n{text}")
+    if then:
+        console.print_text("\nnext:\n" + "\n".join(f"  {line}" for line in then))

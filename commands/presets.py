@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from agentrl_cli import console
+from agentrl_cli.commands import completion, options
 from agentrl_cli.config.catalog import explain
 from agentrl_cli.config.load import preset_names, preset_text
 
@@ -14,18 +15,32 @@ presets = typer.Typer(name="presets", help="List, show and explain settings.", n
 
 
 @presets.command("list")
+@options.examples(
+    "agentrl presets list",
+)
 def list_() -> None:
     """List the presets."""
     console.print_text("\n".join(preset_names()))
 
 
 @presets.command("show")
-def show(name: Annotated[str, typer.Argument(help="Name of a preset.")]) -> None:
+@options.examples(
+    "agentrl presets show 4b > my.toml",
+)
+def show(name: Annotated[str, typer.Argument(autocompletion=completion.presets, help="Name of a preset.")]) -> None:
     """Print a preset as TOML, to start a file of your own from."""
     console.print_text(preset_text(name).rstrip())
 
 
 @presets.command("explain")
-def explain_(key: Annotated[str, typer.Argument(help="A setting or section, such as grpo.epsilon_high.")]) -> None:
+@options.examples(
+    "agentrl presets explain epsilon_high",
+)
+def explain_(
+    key: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.keys, help="A setting or section, such as grpo.epsilon_high."),
+    ],
+) -> None:
     """Say what a setting means, its choices and its default."""
     console.print_text(explain(key))

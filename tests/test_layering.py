@@ -17,7 +17,7 @@ PACKAGE = "agentrl_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS: list[set[str]] = [
-    {"errors", "types", "records", "reporting", "seeding", "files"},
+    {"errors", "types", "records", "reporting", "seeding", "files", "user_code"},
     {"config"},
     {"runs"},
     {"data", "sampler", "sandbox", "grpo"},
@@ -26,7 +26,10 @@ LAYERS: list[set[str]] = [
     {"filtering", "collection", "evaluation", "diagnosis"},
     {"training"},
     {"engines"},
-    {"console"},
+    {"runs_index"},
+    {"view", "export", "doctor", "preflight", "chat"},
+    {"pipeline"},
+    {"progress", "console"},
     {"commands"},
     {"main", "__main__"},
 ]
@@ -43,6 +46,13 @@ TORCH_FREE = {
     "collection",
     "filtering",
     "diagnosis",
+    "runs_index",
+    "view",
+    "doctor",
+    "preflight",
+    "chat",
+    "pipeline",
+    "progress",
     "console",
     "commands",
     "main",

@@ -54,6 +54,36 @@ class ToolSession(Protocol):
         ...
 
 
+class ToolRunner(Protocol):
+    """One tool of one trajectory."""
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Execute one call of this tool; see `ToolSession.call`."""
+        ...
+
+    async def close(self) -> None:
+        """Free the state."""
+        ...
+
+
+class Tool(Protocol):
+    """One tool on offer."""
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        ...
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """OpenAI function schema, as the chat template renders it."""
+        ...
+
+    def open(self) -> ToolRunner:
+        """Start what one trajectory needs of it; costs nothing until it is called."""
+        ...
+
+
 class Toolbox(Protocol):
     """The tools on offer."""
 

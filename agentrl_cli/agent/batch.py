@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from agentrl_cli.agent.base import Conversation, Toolbox
 from agentrl_cli.agent.loop import AgentLimits, run_trajectory
+from agentrl_cli.errors import first_user_error
 from agentrl_cli.types import Problem, Trajectory
 
 
@@ -33,7 +34,11 @@ class Setting:
 async def run_jobs(
     jobs: Sequence[Job], conversation: Conversation, setting: Setting, *, concurrency: int
 ) -> list[Trajectory]:
-    """Run all jobs, at most `concurrency` at a time, and return their trajectories in the order of the jobs."""
+    """Run all jobs, at most `concurrency` at a time, and return their trajectories in the order of the jobs.
+
+    Raises:
+        AgentRLError: something that no other trajectory would survive either, such as a lack of memory.
+    """
     places = asyncio.Semaphore(concurrency)
 
     async def run(job: Job) -> Trajectory:
@@ -49,6 +54,12 @@ async def run_jobs(
                 system_prompt=setting.system_prompt,
             )
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run(job)) for job in jobs]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(job)) for job in jobs]
+    except ExceptionGroup as errors:
+        error = first_user_error(errors)
+        if error is None:
+            raise
+        raise error from errors
     return [task.result() for task in tasks]

@@ -13,14 +13,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agentrl_cli.agent.calls import CallFormat, ParsedTurn, parse_turn
-from agentrl_cli.errors import ModelError
+from agentrl_cli.errors import DataError, ModelError
 from agentrl_cli.types import Message
 
 _USER: Message = {"role": "user", "content": "placeholder"}
 _PLACEHOLDER = "placeholder turn"
+_TEMPLATE_HINT = "--set model.chat_template=FILE.jinja (or builtin:smollm2-tools)"
 
 
 class ChatFormat:
@@ -32,7 +34,7 @@ class ChatFormat:
         if not tokenizer.chat_template:
             raise ModelError(
                 "the tokenizer has no chat template",
-                hint="give one: --set model.chat_template=FILE.jinja (or builtin:smollm2-tools)",
+                hint=f"give one: {_TEMPLATE_HINT}",
             )
         if tokenizer.eos_token is None:
             raise ModelError("the tokenizer has no end-of-turn token (eos_token)", hint="set eos_token in its config")
@@ -41,6 +43,7 @@ class ChatFormat:
         self.call_format: CallFormat = call_format
         self.eos_token: str = tokenizer.eos_token
         self.eos_id: int = tokenizer.eos_token_id
+        self._check_tools_are_shown()
         self._check_prefix_property()
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
@@ -81,19 +84,27 @@ class ChatFormat:
         self._require_prefix(before, after)
         end = after.rfind(self.eos_token)
         if end < len(before):
-            raise ModelError(f"the chat template does not end an assistant turn with {self.eos_token!r}")
+            raise self._no_end()
         return self.encode(after[len(before) : end + len(self.eos_token)])
 
     def render(self, messages: Sequence[Message], *, generate: bool) -> str:
-        """Return the template's text."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                [_with_dict_arguments(message) for message in messages],
-                tools=self.tools or None,
-                tokenize=False,
-                add_generation_prompt=generate,
+        """Return the template's text.
+
+        Raises:
+            DataError: the template fails on this conversation.
+        """
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [_with_dict_arguments(message) for message in messages],
+                    tools=self.tools or None,
+                    tokenize=False,
+                    add_generation_prompt=generate,
+                )
             )
-        )
+        except TemplateError as error:
+            roles = ", ".join(dict.fromkeys(str(message["role"]) for message in messages))
+            raise DataError(f"the chat template fails on a conversation of {roles}: {error}") from error
 
     def encode(self, text: str) -> list[int]:
         """Return ids without any token that the text does not name."""
@@ -105,14 +116,29 @@ class ChatFormat:
         self._require_prefix(before, after)
         end = before.rfind(self.eos_token)
         if end < before.rfind(_PLACEHOLDER):
-            raise ModelError(f"the chat template does not end an assistant turn with {self.eos_token!r}")
+            raise self._no_end()
         return after[end + len(self.eos_token) :]
+
+    def _check_tools_are_shown(self) -> None:
+        prompt = self.render([_USER], generate=True)
+        hidden = [name for tool in self.tools if (name := str(tool["function"]["name"])) not in prompt]
+        if hidden and self.call_format != "python_block":
+            raise ModelError(
+                f"the chat template knows no tools: its prompt does not name {', '.join(hidden)}",
+                hint=f"give one that does, {_TEMPLATE_HINT}, or go without: --set tools.names=[]",
+            )
 
     def _check_prefix_property(self) -> None:
         self.user_ids("placeholder")
         if self.tools or self.call_format == "python_block":
             self.tool_result_ids(["placeholder"], [""])
             self.tool_result_ids(["placeholder", "placeholder"], ["", ""])
+
+    def _no_end(self) -> ModelError:
+        return ModelError(
+            f"the chat template does not end an assistant turn with {self.eos_token!r}, the tokenizer's eos_token",
+            hint=f"give a template that does: {_TEMPLATE_HINT}",
+        )
 
     @staticmethod
     def _require_prefix(before: str, after: str) -> None:

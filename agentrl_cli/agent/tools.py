@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_cli.agent.base import Toolbox, ToolSession
+from agentrl_cli.agent.base import Tool, Toolbox, ToolRunner, ToolSession
+from agentrl_cli.agent.user_tools import load_tools, read_arguments
 from agentrl_cli.config.schema import SandboxConfig, ToolsConfig
-from agentrl_cli.errors import SandboxError
+from agentrl_cli.errors import ConfigError, SandboxError
 from agentrl_cli.sandbox.base import Limits, Result, Sandbox, Session
 from agentrl_cli.types import ToolCall, ToolResult, ToolStatus
 
@@ -35,35 +35,81 @@ _FAILURES = {
 
 
 def build_toolbox(tools: ToolsConfig, sandbox: Sandbox, limits: SandboxConfig) -> Toolbox:
-    """Return the tools that the settings name, over one sandbox."""
+    """Return the tools that the settings name: ours over one sandbox, and the user's own.
+
+    Raises:
+        ConfigError: the user's tools can't be loaded, or two tools have one name.
+    """
     cell_limits = Limits(
         timeout_s=limits.timeout_s, memory_mib=limits.memory_mib, max_output_chars=limits.max_output_chars
     )
-    return PythonToolbox(sandbox, cell_limits, names=tools.names)
+    offered: list[Tool] = []
+    if "python" in tools.names:
+        offered.append(PythonTool(sandbox, cell_limits))
+    if tools.module:
+        offered += load_tools(tools.module, timeout_s=tools.timeout_s, max_output_chars=limits.max_output_chars)
+    names = [tool.name for tool in offered]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"two tools have one name: {names}", hint="rename yours, or take python out: tools.names=[]")
+    return Tools(offered)
 
 
-class PythonToolbox:
-    """The Python tool: one interpreter per trajectory, opened at its first call."""
+class Tools:
+    """Tools by name; see `Toolbox`."""
 
-    def __init__(self, sandbox: Sandbox, limits: Limits, *, names: Sequence[str]) -> None:
-        self._sandbox = sandbox
-        self._limits = limits
-        self.schemas: Sequence[Mapping[str, Any]] = [PYTHON_SCHEMA] if "python" in names else []
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self.schemas: Sequence[Mapping[str, Any]] = [tool.schema for tool in tools]
 
     def open(self) -> ToolSession:
         """Start a session for one trajectory; costs nothing until it calls."""
-        return _PythonToolSession(self._sandbox, self._limits, has_python=bool(self.schemas))
+        return _Session({tool.name: tool for tool in self._tools})
 
 
-class _PythonToolSession:
-    def __init__(self, sandbox: Sandbox, limits: Limits, *, has_python: bool) -> None:
-        self._sandbox = sandbox
-        self._limits = limits
-        self._has_python = has_python
-        self._session: Session | None = None
+class _Session:
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+        self._open: dict[str, ToolRunner] = {}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        code, error = read_code(call, has_python=self._has_python)
+        if call.error:
+            return ToolResult(ToolStatus.INVALID, f"Error: {call.error}")
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return ToolResult(ToolStatus.INVALID, f"Error: {_unknown(call.name, list(self._tools))}")
+        if call.name not in self._open:
+            self._open[call.name] = tool.open()
+        return await self._open[call.name].run(call)
+
+    async def close(self) -> None:
+        opened, self._open = self._open, {}
+        for runner in opened.values():
+            await runner.close()
+
+
+class PythonTool:
+    """The Python tool: one interpreter per trajectory, opened at its first call."""
+
+    name = "python"
+    schema = PYTHON_SCHEMA
+
+    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+        self._sandbox = sandbox
+        self._limits = limits
+
+    def open(self) -> ToolRunner:
+        """Start nothing yet."""
+        return _PythonRunner(self._sandbox, self._limits)
+
+
+class _PythonRunner:
+    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+        self._sandbox = sandbox
+        self._limits = limits
+        self._session: Session | None = None
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        code, error = read_code(call)
         if error:
             return ToolResult(ToolStatus.INVALID, f"Error: {error}")
         try:
@@ -80,18 +126,24 @@ class _PythonToolSession:
             await session.close()
 
 
-def read_code(call: ToolCall, *, has_python: bool = True) -> tuple[str, str]:
+def _unknown(name: str, offered: Sequence[str]) -> str:
+    if not offered:
+        return f"unknown tool {name!r}; no tools are on offer"
+    if len(offered) == 1:
+        return f"unknown tool {name!r}; the tool on offer is {offered[0]!r}"
+    return f"unknown tool {name!r}; the tools on offer are {', '.join(map(repr, offered))}"
+
+
+def read_code(call: ToolCall) -> tuple[str, str]:
     """Return (code, error): the code of a python call, or what is wrong with it in words for the model."""
     if call.error:
         return "", call.error
-    if call.name != "python" or not has_python:
-        offered = "the tool on offer is 'python'" if has_python else "no tools are on offer"
-        return "", f"unknown tool {call.name!r}; {offered}"
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        return "", "the arguments are not valid JSON"
-    code = arguments.get("code") if isinstance(arguments, dict) else None
+    if call.name != PythonTool.name:
+        return "", _unknown(call.name, [PythonTool.name])
+    arguments, error = read_arguments(call)
+    if error:
+        return "", error
+    code = arguments.get("code")
     if not isinstance(code, str):
         return "", "python needs the argument 'code', a string"
     return code, ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,14 @@ from agentrl_cli.collection.recording import Recording
 from agentrl_cli.collection.teachers import Teacher, TeacherSpec, open_teacher, parse_teacher
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config, GuardConfig
-from agentrl_cli.data.sources import load_problems
-from agentrl_cli.errors import AgentRLError, TrainingError
+from agentrl_cli.data.sources import Reading, load_problems
+from agentrl_cli.errors import TrainingError, first_user_error
 from agentrl_cli.reporting import Reporter
-from agentrl_cli.rewards.compose import score_trajectories
+from agentrl_cli.rewards.compose import ScoreFn, make_scorer
 from agentrl_cli.rewards.verify import check_gold
 from agentrl_cli.seeding import derive_seed
 from agentrl_cli.types import Problem, Trajectory
 
-ScoreFn = Callable[[Sequence[Trajectory]], None]
-"""Sets verdict, reward and reward_parts of each trajectory."""
 _REPORTS = 20
 """Progress lines of a collection."""
 _MODEL_SETTINGS = ("revision", "dtype", "chat_template", "trust_remote_code")
@@ -40,7 +37,7 @@ def run_collect(config: Config, *, problems: str | None, teacher: str, out: Path
     """Record trajectories of a teacher into a JSONL file, going on where an earlier call was stopped.
 
     Args:
-        problems: Where the problems come from; None takes `data.train`.
+        problems: Where the problems come from; None takes `collect.problems`, or else `data.train`.
         teacher: A spec, see `agentrl_cli.collection.teachers`.
         out: The file; its card (NAME.card.json) lies beside it.
 
@@ -55,12 +52,15 @@ def run_collect(config: Config, *, problems: str | None, teacher: str, out: Path
     """
     start = time.monotonic()
     spec = parse_teacher(teacher)
-    source = problems or config.data.train
+    source = problems or config.collect.problems or config.data.train
     tasks = load_problems(
-        source, generated=config.data.generated, seed=config.run.seed, count=config.collect.num_problems
+        source,
+        generated=config.data.generated,
+        seed=config.run.seed,
+        count=config.collect.num_problems,
+        reading=Reading(columns=config.data.columns, strict=config.data.strict, check=check_gold),
+        warn=reporter.warn,
     )
-    for task in tasks:
-        check_gold(task, where=f"problem {task.id!r} of {source}")
     jobs = plan_jobs(tasks, per_problem=config.collect.trajectories_per_problem, seed=config.run.seed)
     with Recording(out, jobs=jobs, facts={"teacher": spec.text, "settings": _settings(config, spec)}) as recording:
         todo = [job for job in jobs if job.trajectory_id not in recording.done]
@@ -143,7 +143,7 @@ def _record(jobs: Sequence[Job], teacher: Teacher, score: ScoreFn, note: Callabl
                 _run_batch(batch, conversation, teacher.setting, score, note, concurrency=teacher.concurrency)
             )
         except ExceptionGroup as group:
-            error = _first_user_error(group)
+            error = first_user_error(group)
             if error is None:
                 raise
             raise error from group
@@ -183,21 +183,9 @@ async def _run_batch(
             group.create_task(work())
 
 
-def _first_user_error(group: ExceptionGroup[Exception]) -> AgentRLError | None:
-    """Return the first error that is no fault of ours, if there is one."""
-    for error in group.exceptions:
-        found = _first_user_error(error) if isinstance(error, ExceptionGroup) else error
-        if isinstance(found, AgentRLError):
-            return found
-    return None
-
-
 def _score_fn(config: Config) -> ScoreFn:
-    return partial(
-        score_trajectories,
-        rewards=config.rewards,
-        overlong=config.grpo.overlong,
-        max_completion_length=config.agent.max_completion_length,
+    return make_scorer(
+        config.rewards, overlong=config.grpo.overlong, max_completion_length=config.agent.max_completion_length
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config
+from agentrl_cli.user_code import digest_of
 
 MAY_CHANGE = frozenset(
     {
@@ -24,17 +26,26 @@ MAY_CHANGE = frozenset(
 """Settings (and whole sections) that change nothing about what a training run computes."""
 
 
-def config_digest(config: Config, *, exclude: Collection[str] = MAY_CHANGE) -> str:
-    """Return the SHA-256 of the resolved settings, in hex.
+def config_digest(config: Config, *, exclude: Collection[str] = MAY_CHANGE, inputs: Sequence[Path] = ()) -> str:
+    """Return the SHA-256 of the resolved settings and of the content of the files that a run reads, in hex.
 
     `run.steps` counts only where a schedule stretches over it, so that other runs can be extended.
 
     Args:
         exclude: full names of settings or sections that are left out.
+        inputs: Files that no setting names; their content counts, their names do not.
     """
     left_out = set(exclude) | (set() if depends_on_steps(config) else {"run.steps"})
     values = _without(resolved_dump(config), left_out, prefix="")
+    values["files"] = {file: digest_of(file) for file in input_files(config)}
+    values["inputs"] = [digest_of(str(file)) for file in inputs]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def input_files(config: Config) -> list[str]:
+    """Return the files of the user, named by settings, that decide what a run computes: code and problems."""
+    code = [file for file in (config.rewards.module, config.tools.module) if file]
+    return code + [source for source in (config.data.train, config.data.eval) if Path(source).is_file()]
 
 
 def depends_on_steps(config: Config) -> bool:

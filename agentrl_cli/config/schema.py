@@ -41,7 +41,8 @@ class RunConfig(Section):
     save_every_steps: Positive = 10
     """A checkpoint that can be resumed is written every so many steps, and at the end."""
     keep_checkpoints: Positive = 2
-    """Newest checkpoints to keep; older ones are deleted once a newer one is complete."""
+    """Newest checkpoints to keep, beside the best on held-out problems (`rl`) or rows (`sft`); the others are
+    deleted once a newer one is complete."""
     keep_trajectories: bool = True
     """Store every trajectory of training as JSONL under trajectories/ with a token sidecar."""
 
@@ -89,13 +90,33 @@ class GeneratedConfig(Section):
     """Distinct training problems."""
 
 
+class ColumnsConfig(Section):
+    """Which columns hold what, for files and `hub:` sets of a layout that is not known."""
+
+    problem: str = ""
+    """Column with the text of the problem; empty takes `problem`, `question` or `prompt`."""
+    answer: str = ""
+    """Column with the gold answer; empty takes `answer`, `ground_truth`, `gold` or `reward_model.ground_truth`."""
+    id: str = ""
+    """Column with an id that no other problem has; empty takes `id` and the like, else a digest of the problem."""
+    level: str = ""
+    """Column with the difficulty, a whole number; empty takes `level`."""
+    family: str = ""
+    """Column with the kind of problem, for scores by family; empty takes `family`, `subject`, `domain` or `ability`."""
+
+
 class DataConfig(Section):
     """Problems (rl, collect, eval during training) and rows (sft)."""
 
     train: str = "generated:train"
-    """Problems for `rl` or trajectory rows for `sft`: JSONL file, or `generated:train`."""
+    """Problems for `rl`: a file (JSONL, JSON, parquet, CSV), a data set by name, `hub:ORG/NAME`, or
+    `generated:train` (see docs/data.md). For `sft`: a JSONL file of trajectory rows."""
     eval: str = "generated:test"
-    """Held-out problems for evaluation during `rl`: JSONL file, or `generated:test`."""
+    """Held-out problems for evaluation during `rl`, given like `train`."""
+    columns: ColumnsConfig = ColumnsConfig()
+    """Column map of problem files whose layout is not known."""
+    strict: bool = False
+    """Stop at a row that can't be used; otherwise such rows are left out, with a warning that counts them."""
     generated: GeneratedConfig = GeneratedConfig()
     """Settings of `generated:` sources."""
     max_prompt_length: Positive = 2560
@@ -148,7 +169,11 @@ class ToolsConfig(Section):
     """Tools that the model may call."""
 
     names: list[Literal["python"]] = ["python"]
-    """Tools offered to the model; an empty list trains or evaluates without tools."""
+    """Tools of the package that are offered to the model; none with an empty list."""
+    module: str = ""
+    """Python file with tools of your own: functions with type hints and a docstring, listed as `TOOLS`."""
+    timeout_s: PositiveFloat = 30.0
+    """Wall-clock limit of one call of a tool from `module`; `python` has sandbox.timeout_s."""
 
 
 class AgentConfig(Section):
@@ -171,8 +196,8 @@ class AgentConfig(Section):
 class RewardComponent(Section):
     """One named part of the reward."""
 
-    name: Literal["outcome", "tool", "length"]
-    """outcome: +1 / -1. tool: the tool term of `tool_reward`. length: overlong shaping."""
+    name: Literal["outcome", "tool", "length", "module"]
+    """outcome: +1 / -1. tool: the tool term of `tool_reward`. length: overlong shaping. module: your own."""
     weight: float = 1.0
     """Factor of the part in the sum."""
 
@@ -190,8 +215,20 @@ class RewardsConfig(Section):
         RewardComponent(name="length"),
     ]
     """Parts of the reward and their weights."""
+    module: str = ""
+    """Python file with `def reward(trajectory) -> float`: the part `module`, added with weight 1 unless listed."""
     verify_timeout_s: PositiveFloat = 5.0
     """Wall-clock limit for verifying one answer; the worker is killed at the limit."""
+
+    @model_validator(mode="after")
+    def _module_is_a_part(self) -> RewardsConfig:
+        is_listed = any(component.name == "module" for component in self.components)
+        if is_listed and not self.module:
+            raise ValueError("components lists 'module' but rewards.module names no file: set it, or drop the part")
+        if self.module and not is_listed:
+            parts = [*self.components, RewardComponent(name="module")]
+            return self.model_copy(update={"components": parts})
+        return self
 
     @field_validator("components")
     @classmethod
@@ -276,6 +313,8 @@ class GuardConfig(Section):
 class CollectConfig(Section):
     """Recording trajectories of a teacher."""
 
+    problems: str = ""
+    """Problems to solve, given like `data.train`; empty takes those of `data.train`."""
     num_problems: NonNegative = 0
     """Problems to take from the source; 0 takes all."""
     trajectories_per_problem: Positive = 1

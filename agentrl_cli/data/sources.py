@@ -1,42 +1,72 @@
-"""Loads problems: generated ones (`generated:sft|train|test`) or a JSONL file."""
+"""One place that reads problems from anything: generated ones, local files, data sets by name or on the hub."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Protocol, cast, get_args
 
-from agentrl_cli.config.schema import GeneratedConfig
+from agentrl_cli.config.schema import ColumnsConfig, GeneratedConfig
+from agentrl_cli.data.catalog import CATALOG, HUB, DataSet, difference, find_dataset, nearest_name
 from agentrl_cli.data.generated import Split, generate_problems
+from agentrl_cli.data.hub import hub_rows
+from agentrl_cli.data.layouts import infer_kind as infer_kind
+from agentrl_cli.data.layouts import read_problem
+from agentrl_cli.data.readers import RawRow, file_rows
+from agentrl_cli.data.rows import Loaded, collect_problems
 from agentrl_cli.errors import DataError
-from agentrl_cli.types import AnswerKind, Problem
+from agentrl_cli.types import Problem
 
 GENERATED = "generated:"
 
-_TEXT_KEYS = ("problem", "prompt", "question")
-_INTEGER = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)")
-_DECIMAL = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)?\.\d+")
+
+class Check(Protocol):
+    """Raises DataError for a problem that can't be used."""
+
+    def __call__(self, problem: Problem, *, where: str) -> None:
+        """Refuse the problem that stands at `where`, or do nothing."""
+        ...
 
 
-def load_problems(source: str, *, generated: GeneratedConfig, seed: int, count: int = 0) -> list[Problem]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are read."""
+
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    """Of files and `hub:` sets; the layouts of sets in the catalog are known."""
+    strict: bool = False
+    """Refuse a row that is no problem, in place of leaving it out with a warning."""
+    check: Check | None = None
+    """A further test of each problem; what fails it counts as a bad row."""
+    limit: int = 0
+    """Most problems; 0 takes all."""
+
+
+def load_problems(
+    source: str,
+    *,
+    generated: GeneratedConfig,
+    seed: int,
+    count: int = 0,
+    reading: Reading | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> list[Problem]:
     """Return the problems of a source, in a fixed order.
 
-    A row of a JSONL file needs its text under `problem`, `prompt` or `question`, and `answer`; it may
-    have `id`, `kind`, `source`, `family`, `level` and `meta`. Without `kind`, the gold decides:
-    integer, decimal, else math. Without `id`, a digest of text and answer is taken.
-
     Args:
-        source: `generated:SPLIT` or the path of a JSONL file.
+        source: `generated:SPLIT`, or what `read_source` takes.
         generated: Families and levels of generated problems, and `num_train`, the number of them where
             `count` is 0.
-        seed: Of the generated problems; a file is always read in its own order.
-        count: Most problems to return; 0 returns all of a file.
+        seed: Of the generated problems; anything else is read in its own order.
+        count: Most problems to return; 0 returns all.
+        reading: How rows are read; its `limit` is not used.
+        warn: Is told what was left out, and what is not as expected.
 
     Raises:
-        DataError: the source can't be read, a row is not a problem, or two rows have one id.
+        DataError: the source can't be read, or none of its rows; see `collect_problems`.
         ConfigError: families, levels or the number of generated problems do not fit.
     """
     if source.startswith(GENERATED):
@@ -47,16 +77,60 @@ def load_problems(source: str, *, generated: GeneratedConfig, seed: int, count: 
             families=generated.families,
             levels=generated.levels,
         )
-    problems = _read_file(Path(source))
-    return problems[:count] if count else problems
+    loaded = read_source(source, replace(reading or Reading(), limit=count))
+    if warn is not None:
+        for text in loaded.warnings:
+            warn(text)
+    return loaded.problems
 
 
-def infer_kind(answer: str) -> AnswerKind:
-    """Return how a gold answer without a stated kind is compared."""
-    text = answer.strip()
-    if _INTEGER.fullmatch(text):
-        return AnswerKind.INTEGER
-    return AnswerKind.DECIMAL if _DECIMAL.fullmatch(text) else AnswerKind.MATH
+def read_source(source: str, reading: Reading) -> Loaded:
+    """Return the problems of a local file, of a data set in the catalog, or of `hub:ORG/NAME`.
+
+    Raises:
+        DataError: there is no such source, it can't be read, or none of its rows can be used.
+    """
+    dataset = find_dataset(source)
+    if dataset is None:
+        return read_file(Path(source), reading)
+    if not source.startswith(HUB):
+        reading = replace(reading, columns=ColumnsConfig())
+    hub = hub_rows(dataset)
+    loaded = _read(hub.rows, reading, name=dataset.name, dataset=dataset)
+    return replace(loaded, revision=hub.commit)
+
+
+def read_file(path: Path, reading: Reading, *, dataset: DataSet | None = None) -> Loaded:
+    """Return the problems of a local file.
+
+    Args:
+        dataset: The set that the file is a copy of: its kind of answers holds, and its content is compared.
+
+    Raises:
+        DataError: the file can't be read, or none of its rows can be used.
+    """
+    if not path.exists():
+        raise _missing(str(path))
+    return _read(file_rows(path), reading, name=str(path), dataset=dataset or DataSet(path.stem, "", ""))
+
+
+def _read(rows: Iterable[RawRow], reading: Reading, *, name: str, dataset: DataSet) -> Loaded:
+    """Read rows into problems; a pinned set is read to its end, whatever the limit, to be compared."""
+    parse = partial(_parse, reading=reading, dataset=dataset)
+    limit = 0 if dataset.digest else reading.limit
+    loaded = collect_problems(rows, parse, name=name, strict=reading.strict, limit=limit)
+    found = difference(dataset, loaded.problems)
+    problems = loaded.problems[: reading.limit] if reading.limit else loaded.problems
+    return replace(loaded, problems=problems, warnings=(*loaded.warnings, *([found] if found else [])))
+
+
+def _parse(row: RawRow, *, reading: Reading, dataset: DataSet) -> Problem:
+    if row.error:
+        raise DataError(f"{row.where}: {row.error}")
+    problem = read_problem(row.value, where=row.where, source=dataset.name, kind=dataset.kind, columns=reading.columns)
+    if reading.check is not None:
+        reading.check(problem, where=row.where)
+    return problem
 
 
 def _split(name: str) -> Split:
@@ -66,65 +140,12 @@ def _split(name: str) -> Split:
     raise DataError(f"unknown source '{GENERATED}{name}'", hint=f"generated sources are {known}")
 
 
-def _read_file(path: Path) -> list[Problem]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"can't read problems from '{path}': {error}", hint="give a UTF-8 JSONL file") from error
-    problems: dict[str, Problem] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        problem = _read_row(line, where=f"{path}:{number}", source=path.stem)
-        if problem.id in problems:
-            raise DataError(f"{path}:{number}: the id {problem.id!r} stands twice", hint="give each row its own id")
-        problems[problem.id] = problem
-    if not problems:
-        raise DataError(f"'{path}' holds no problems", hint="each line is one JSON object with a problem and an answer")
-    return list(problems.values())
-
-
-def _read_row(line: str, *, where: str, source: str) -> Problem:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: not valid JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: a row must be a JSON object, got {type(row).__name__}")
-    text = next((row[key] for key in _TEXT_KEYS if row.get(key)), None)
-    if not isinstance(text, str):
-        raise DataError(f"{where}: no text under any of {list(_TEXT_KEYS)}; the keys are {list(row)}")
-    answer = row.get("answer")
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
-        raise DataError(f"{where}: 'answer' must be a text or a number, got {answer!r}")
-    gold = str(answer).strip()
-    digest = hashlib.sha256(f"{text}\x1f{gold}".encode()).hexdigest()[:16]
-    return Problem(
-        id=str(row.get("id", digest)),
-        prompt=text,
-        answer=gold,
-        kind=_kind(row, gold, where=where),
-        source=str(row.get("source") or source),
-        family=str(row.get("family") or ""),
-        level=_level(row, where=where),
-        meta=row["meta"] if isinstance(row.get("meta"), dict) else {},
+def _missing(source: str) -> DataError:
+    near = "" if Path(source).suffix else nearest_name(source)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", source) and not Path(source).suffix:
+        near = HUB + source
+    meant = f"did you mean {near!r}? " if near else ""
+    return DataError(
+        f"there is no file and no data set '{source}'",
+        hint=f"{meant}give a file, {GENERATED}train, {HUB}ORG/NAME, or one of {', '.join(CATALOG)}",
     )
-
-
-def _kind(row: Mapping[str, Any], gold: str, *, where: str) -> AnswerKind:
-    if "kind" not in row:
-        return infer_kind(gold)
-    try:
-        return AnswerKind(row["kind"])
-    except ValueError as error:
-        known = ", ".join(AnswerKind)
-        raise DataError(f"{where}: unknown kind {row['kind']!r}", hint=f"kinds are {known}") from error
-
-
-def _level(row: Mapping[str, Any], *, where: str) -> int:
-    level = row.get("level") or 0
-    # MATH rows say "Level 5"
-    text = str(level).removeprefix("Level ")
-    if not text.isdecimal():
-        raise DataError(f"{where}: 'level' must be a whole number, got {level!r}")
-    return int(text)

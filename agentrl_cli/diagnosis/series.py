@@ -70,11 +70,30 @@ def read_metric_log(path: Path) -> MetricLog:
     notes = ["the last line was cut off in the middle of writing and is left out"] if is_torn else []
     if not rows:
         raise RunError(f"{str(file)!r} holds no step yet", hint="wait for the run's first step")
+    return metric_log(rows, source=str(path), settings=_settings(path, notes), notes=notes, where=f" of {str(file)!r}")
+
+
+def metric_log(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    source: str,
+    settings: Mapping[str, Any],
+    notes: Sequence[str] = (),
+    where: str = "",
+) -> MetricLog:
+    """Return the log that rows `{step, metric: value, …}` make; a step that stands twice counts as it stands last.
+
+    Args:
+        where: Goes into errors behind the number of the row.
+
+    Raises:
+        DataError: a row has no step.
+    """
     by_name: dict[str, dict[int, float]] = {}
     non_finite: list[NonFinite] = []
     ignored: set[str] = set()
     for number, row in enumerate(rows, start=1):
-        step = _step(row, f"row {number} of {str(file)!r}")
+        step = _step(row, f"row {number}{where}")
         for name, raw in row.items():
             value = decode_metric(raw)
             if name == "step":
@@ -85,15 +104,14 @@ def read_metric_log(path: Path) -> MetricLog:
                 by_name.setdefault(name, {})[step] = value
             else:
                 non_finite.append(NonFinite(step, name, value))
-    if ignored:
-        notes.append(f"not numbers, left out: {', '.join(sorted(ignored))}")
+    left_out = [f"not numbers, left out: {', '.join(sorted(ignored))}"] if ignored else []
     return MetricLog(
-        source=str(path),
+        source=source,
         series={name: dict(sorted(values.items())) for name, values in by_name.items()},
         steps=sorted({row["step"] for row in rows}),
         non_finite=non_finite,
-        settings=_settings(path, notes),
-        notes=notes,
+        settings=settings,
+        notes=[*notes, *left_out],
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from agentrl_cli.errors import DataError, TrainingError
 from agentrl_cli.evaluation.scores import avg_at_k, maj_at_k, pass_all_k, pass_at_k, standard_error
 from agentrl_cli.rewards.plain import clean, read_number
+from agentrl_cli.rewards.user import infra_hint
 from agentrl_cli.rewards.verify import vote_keys
 from agentrl_cli.types import ToolStatus, Trajectory, Verdict, VerdictStatus
 
@@ -89,7 +90,7 @@ def _require_complete(samples: Sequence[Sequence[Trajectory]]) -> int:
         raise TrainingError(
             f"{len(lost)} of {sum(map(len, samples))} samples were lost to failures of the infrastructure; the first: "
             f"{lost[0].id!r}: {lost[0].error or lost[0].ending.value}",
-            hint="agentrl doctor checks the sandbox and the engine",
+            hint=infra_hint(lost[0].error),
         )
     return sizes.pop()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,18 @@ from agentrl_cli.agent.batch import Job
 from agentrl_cli.agent.behaviour import BehaviourBaseline
 from agentrl_cli.agent.stack import Actor, open_actor
 from agentrl_cli.config.schema import Config, EvalConfig
-from agentrl_cli.data.sources import load_problems
+from agentrl_cli.data.sources import Reading, load_problems
 from agentrl_cli.errors import RunError
 from agentrl_cli.evaluation.benchmarks import load_benchmark
 from agentrl_cli.evaluation.report import summarise
 from agentrl_cli.files import write_atomic, write_rows
 from agentrl_cli.records import trajectory_to_row
 from agentrl_cli.reporting import Reporter
-from agentrl_cli.rewards.compose import score_trajectories
-from agentrl_cli.runs import RunFolder, newest_run
+from agentrl_cli.rewards.compose import ScoreFn, make_scorer
+from agentrl_cli.runs import HELD_OUT, ROOT, RunFolder, newest_run
 from agentrl_cli.seeding import derive_seed
 from agentrl_cli.types import Problem, Trajectory
 
-ScoreFn = Callable[[Sequence[Trajectory]], None]
 GENERATED = "generated"
 """Benchmark name of the held-out problems of the generator."""
 
@@ -43,8 +41,9 @@ def play(
 
     Trajectories that failed by infrastructure are played once more; `summarise` refuses what failed twice.
     """
+    mark = "" if temperature else "greedy-"
     jobs = [
-        Job(problem, f"{problem.id}#{k}", problem.id, derive_seed(seed, "eval", problem.id, k))
+        Job(problem, f"{problem.id}#{mark}{k}", problem.id, derive_seed(seed, "eval", problem.id, k))
         for problem in problems
         for k in range(num_samples)
     ]
@@ -119,7 +118,7 @@ def evaluate_held_out(
 def eval_metrics(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the scores of `evaluate_held_out` under their names in metrics.jsonl."""
     return {
-        f"eval/held_out/avg@{result['k']}": result["accuracy"],
+        f"{HELD_OUT}{result['k']}": result["accuracy"],
         "eval/held_out/greedy": result["accuracy_greedy"],
         "eval/held_out/tool_calls": result["tool_calls"],
     }
@@ -157,15 +156,12 @@ def run_eval(
     Returns:
         `{benchmark, model, n, k, avg_at_k, stderr, …, samples_file}`.
     """
-    problems = _problems(config, benchmark, data, limit)
+    problems = _problems(config, benchmark, data, limit, reporter)
     path, run = find_model(model)
     if path is not None:
         reporter.info(f"model: {path}")
-    score = partial(
-        score_trajectories,
-        rewards=config.rewards,
-        overlong=config.grpo.overlong,
-        max_completion_length=config.agent.max_completion_length,
+    score = make_scorer(
+        config.rewards, overlong=config.grpo.overlong, max_completion_length=config.agent.max_completion_length
     )
     with open_actor(config, model_path=path) as actor:
         reporter.info(f"{benchmark}: {len(problems)} problems x {config.eval.num_samples} samples")
@@ -197,16 +193,16 @@ def run_eval(
 
 
 def find_model(model: str | None) -> tuple[str | None, Path | None]:
-    """Return what to load and the run that it belongs to: a run stands for its newest checkpoint."""
+    """Return what to load and the run that it belongs to: a run stands for its best checkpoint."""
     if model is None:
-        newest = newest_run(Path("runs"))
+        newest = newest_run(ROOT)
         if newest is None:
             return None, None
         model = str(newest)
     path = Path(model)
     if not (path / "config.json").is_file() or not (path / "metrics.jsonl").exists():
         return model, None
-    checkpoint = RunFolder.open(path, read_only=True).latest_checkpoint()
+    checkpoint = RunFolder.open(path, read_only=True).best_checkpoint()
     if checkpoint is None:
         raise RunError(f"the run {model!r} has no checkpoint yet", hint="wait for its first, or give a model path")
     return str(checkpoint), path
@@ -217,9 +213,12 @@ def write_samples(file: Path, samples: Sequence[Sequence[Trajectory]]) -> None:
     write_rows(file, [trajectory_to_row(t) for group in samples for t in group])
 
 
-def _problems(config: Config, benchmark: str, data: Path | None, limit: int | None) -> list[Problem]:
+def _problems(
+    config: Config, benchmark: str, data: Path | None, limit: int | None, reporter: Reporter
+) -> list[Problem]:
     if benchmark != GENERATED or data is not None:
-        return load_benchmark(benchmark, data, limit)
+        reading = Reading(columns=config.data.columns, strict=config.data.strict)
+        return load_benchmark(benchmark, data, limit, reading=reading, warn=reporter.warn)
     problems = load_problems("generated:test", generated=config.data.generated, seed=config.run.seed)
     return problems[: limit or config.eval.num_problems]
 

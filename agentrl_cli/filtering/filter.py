@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agentrl_cli import __version__
 from agentrl_cli.config.schema import Config, FilterConfig
+from agentrl_cli.data.bad_rows import BadRows
 from agentrl_cli.errors import ConfigError, DataError
 from agentrl_cli.files import Line, RowReader, atomic_file, card_path, write_atomic
 from agentrl_cli.filtering.detectors import build_detectors, find_reason
@@ -30,6 +32,8 @@ SCHEMA = 1
 _CHUNK = 256
 """Rows verified together."""
 PER_PROBLEM = "max_per_problem"
+UNREADABLE = "unreadable"
+"""Reason of rows that are no trajectories."""
 
 
 def run_filter(config: Config, *, input: Path, out: Path, reporter: Reporter) -> dict[str, Any]:
@@ -45,22 +49,26 @@ def run_filter(config: Config, *, input: Path, out: Path, reporter: Reporter) ->
         kept rows.
 
     Raises:
-        ConfigError: `out` is `input`. DataError: a row can't be read or judged; `out` is untouched.
+        ConfigError: `out` is `input`. DataError: a row can't be judged, none can be read, or one can't under
+            `data.strict`; `out` is untouched.
     """
     if out.exists() and out.samefile(input):
         raise ConfigError(f"--out is the input, {str(input)!r}", hint="give another --out")
     chooser = Chooser(config.filter)
-    reader = RowReader(input)
+    bad = BadRows(str(input), strict=config.data.strict)
     num_rows = 0
     with atomic_file(out) as file:
-        for line, sample in _samples(reader, config):
+        for line, sample in _samples(input, config, bad):
             num_rows += 1
             if chooser.accept(sample):
                 file.write(line.raw + b"\n")
-    if reader.torn:
-        reporter.warn(f"the last line of {input} is torn: left out")
+        if bad.num and not num_rows:
+            raise DataError(f"none of the {bad.num} rows of {str(input)!r} can be used: {bad.first}")
+    if bad.num:
+        reporter.warn(bad.warning(num_rows + bad.num))
+        chooser.rejected[UNREADABLE] = bad.num
     result = {
-        "in": num_rows,
+        "in": num_rows + bad.num,
         "kept": chooser.cells.total(),
         "rejected": dict(chooser.rejected.most_common()),
         "data_entropy_bits": round(entropy_bits(chooser.cells.values()), 4),
@@ -97,19 +105,21 @@ class Chooser:
         return PER_PROBLEM if is_full else None
 
 
-def _samples(reader: RowReader, config: Config) -> Iterator[tuple[Line, Sample]]:
-    for lines in _chunks(reader):
-        samples = [_read(line, reader.path) for line in lines]
+def _samples(path: Path, config: Config, bad: BadRows) -> Iterator[tuple[Line, Sample]]:
+    """Yield the rows that are trajectories, judged where that is asked for; the others go to `bad`."""
+    for chunk in _chunks(_readable(path, bad)):
+        samples = [sample for _, sample in chunk]
         if config.filter.require_correct:
-            samples = verify_samples(samples, path=reader.path, timeout_s=config.rewards.verify_timeout_s)
-        yield from zip(lines, samples, strict=True)
+            samples = verify_samples(samples, path=path, timeout_s=config.rewards.verify_timeout_s)
+        yield from zip((line for line, _ in chunk), samples, strict=True)
 
 
-def _read(line: Line, path: Path) -> Sample:
-    try:
-        return read_sample(line.row, line=line.number)
-    except DataError as error:
-        raise DataError(f"{str(path)!r}, {error.message}", hint=error.hint) from error
+def _readable(path: Path, bad: BadRows) -> Iterator[tuple[Line, Sample]]:
+    for line in RowReader(path, on_bad=bad.add):
+        try:
+            yield line, read_sample(line.row, line=line.number)
+        except DataError as error:
+            bad.add(DataError(f"{str(path)!r}, {error.message}", hint=error.hint))
 
 
 def verify_samples(samples: Sequence[Sample], *, path: Path, timeout_s: float) -> list[Sample]:
@@ -135,14 +145,8 @@ def verify_samples(samples: Sequence[Sample], *, path: Path, timeout_s: float) -
     return [replace(s, is_correct=verdicts[s.line]) if s.line in verdicts else s for s in samples]
 
 
-def _chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    chunk: list[Line] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
+def _chunks(pairs: Iterator[tuple[Line, Sample]]) -> Iterator[list[tuple[Line, Sample]]]:
+    while chunk := list(islice(pairs, _CHUNK)):
         yield chunk
 
 

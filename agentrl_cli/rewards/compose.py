@@ -10,14 +10,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from agentrl_cli.config.schema import OverlongConfig, RewardsConfig
 from agentrl_cli.errors import ConfigError
 from agentrl_cli.rewards.components import length_term, outcome, tool_term
 from agentrl_cli.rewards.math_pool import MathPool
+from agentrl_cli.rewards.user import SETTING, UserRewardError, load_reward
 from agentrl_cli.rewards.verify import Response, verify_all
 from agentrl_cli.types import Ending, Trajectory, VerdictStatus
 
@@ -30,6 +32,20 @@ class Score:
     parts: dict[str, float]
 
 
+ScoreFn = Callable[[Sequence[Trajectory]], None]
+
+
+def make_scorer(rewards: RewardsConfig, *, overlong: OverlongConfig, max_completion_length: int) -> ScoreFn:
+    """Return `score_trajectories` under these settings; a user's own reward is tried on samples first.
+
+    Raises:
+        ConfigError: `rewards.module` can't be loaded or fails on its samples.
+    """
+    if rewards.module:
+        load_reward(rewards.module)
+    return partial(score_trajectories, rewards=rewards, overlong=overlong, max_completion_length=max_completion_length)
+
+
 def score_trajectories(
     trajectories: Sequence[Trajectory],
     *,
@@ -40,8 +56,8 @@ def score_trajectories(
 ) -> None:
     """Verify and score trajectories in place: sets `verdict`, `reward` and `reward_parts`.
 
-    Where the verifier itself failed, the ending becomes `infra_error` and there is no reward: such a
-    trajectory belongs to no group. Trajectories that ended as `infra_error` or `cancelled` are refused.
+    Where the verifier itself or the user's own reward failed, the ending becomes `infra_error` and there is
+    no reward: such a trajectory belongs to no group. Those that ended as `infra_error` or `cancelled` are refused.
 
     Raises:
         DataError: a gold answer can't be read.
@@ -55,9 +71,14 @@ def score_trajectories(
             trajectory.ending = Ending.INFRA_ERROR
             trajectory.error = "the verifier failed on known-good input too"
             continue
-        score = score_trajectory(
-            trajectory, rewards=rewards, overlong=overlong, max_completion_length=max_completion_length
-        )
+        try:
+            score = score_trajectory(
+                trajectory, rewards=rewards, overlong=overlong, max_completion_length=max_completion_length
+            )
+        except UserRewardError as error:
+            trajectory.ending = Ending.INFRA_ERROR
+            trajectory.error = f"{SETTING}: {error}"
+            continue
         trajectory.reward, trajectory.reward_parts = score.total, score.parts
 
 
@@ -86,6 +107,8 @@ def score_trajectory(
                 parts["tool"] = tool_term(rewards.tool_reward, is_correct=is_correct, num_calls=num_calls)
             case "length":
                 parts["length"] = _length(trajectory, overlong, max_completion_length)
+            case "module":
+                parts["module"] = load_reward(rewards.module)(trajectory)
     total = sum(component.weight * parts[component.name] for component in rewards.components)
     return Score(total, parts)
 

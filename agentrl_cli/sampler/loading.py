@@ -10,13 +10,19 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from agentrl_cli.config.schema import LoraConfig, ModelConfig
-from agentrl_cli.errors import ConfigError, ModelError
+from agentrl_cli.errors import ConfigError, ModelError, explain_out_of_memory
 
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # their bars would tear the progress of a run
 BUILTIN = "builtin:"
 CausalLM = Any
 """A transformers model with a head, or peft's wrapper around one: they share no type."""
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
+"""Suffixes of weight files that can run code when they are loaded."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
+_LESS_MEMORY = "its size: take a smaller model, or model.dtype=bfloat16 with adapters (model.lora)"
 _ASSETS = resources.files("agentrl_cli") / "assets"
 
 
@@ -41,8 +47,8 @@ def load_policy(config: ModelConfig, *, path: str | None = None, trainable: bool
     Args:
         config: The [model] section.
         path: A checkpoint to load instead of `config.path` (a run's checkpoint, an `--model`).
-        trainable: Attach fresh adapters if the settings ask for them; otherwise adapters found in a
-            checkpoint folder are still loaded.
+        trainable: Attach fresh adapters and recompute activations, where the settings ask for them;
+            otherwise adapters found in a checkpoint folder are still loaded.
 
     Raises:
         ModelError: something of it is missing or can't be used; the hint says how to get it.
@@ -51,9 +57,13 @@ def load_policy(config: ModelConfig, *, path: str | None = None, trainable: bool
     tokenizer = _load_tokenizer(source, config)
     if config.chat_template:
         tokenizer.chat_template = read_template(config.chat_template)
-    model = _load_weights(source, config)
+    with explain_out_of_memory(f"loading {source!r}", lower=_LESS_MEMORY):
+        model = _load_weights(source, config)
+    _require_finite(model, source)
     if trainable and config.lora is not None and not hasattr(model, "peft_config"):
         model = _add_adapters(model, config.lora)
+    if trainable and config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return Policy(model, tokenizer, _identity(source, config, tokenizer, model))
 
@@ -88,6 +98,13 @@ def read_template(name: str) -> str:
 
 
 def _load_tokenizer(source: str, config: ModelConfig) -> PreTrainedTokenizerBase:
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        # transformers would make one without a vocabulary
+        raise ModelError(
+            f"no tokenizer in {source!r}: none of {', '.join(_TOKENIZER_FILES)} is there",
+            hint="copy the tokenizer's files of the model that it was made from into the folder",
+        )
     try:
         return AutoTokenizer.from_pretrained(
             source, revision=config.revision or None, trust_remote_code=config.trust_remote_code
@@ -97,6 +114,7 @@ def _load_tokenizer(source: str, config: ModelConfig) -> PreTrainedTokenizerBase
 
 
 def _load_weights(source: str, config: ModelConfig) -> CausalLM:
+    _refuse_pickles(source)
     dtype = getattr(torch, config.dtype)
     options: dict[str, Any] = {
         "revision": config.revision or None,
@@ -108,7 +126,7 @@ def _load_weights(source: str, config: ModelConfig) -> CausalLM:
             from peft import AutoPeftModelForCausalLM
 
             return AutoPeftModelForCausalLM.from_pretrained(source, is_trainable=True, **options)
-        return AutoModelForCausalLM.from_pretrained(source, **options)
+        return AutoModelForCausalLM.from_pretrained(source, **options, use_safetensors=True)
     except (OSError, ValueError) as error:
         raise _missing(source, "weights", error) from error
 
@@ -127,6 +145,16 @@ def _add_adapters(model: CausalLM, config: LoraConfig) -> CausalLM:
     return get_peft_model(model, adapters)
 
 
+def _require_finite(model: CausalLM, source: str) -> None:
+    """Refuse weights that would make every later number meaningless."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise ModelError(
+                f"the weights of {source!r} are broken: {name!r} has values that are not finite",
+                hint="the run that made them diverged, or the file is damaged: take an earlier checkpoint",
+            )
+
+
 def _missing(source: str, part: str, error: Exception) -> ModelError:
     if Path(source).is_dir():
         return ModelError(f"no usable {part} in {source!r}: {error}", hint="give a Hugging Face checkpoint folder")
@@ -134,6 +162,19 @@ def _missing(source: str, part: str, error: Exception) -> ModelError:
         f"can't load the {part} of {source!r}: neither a folder here nor a model that could be fetched",
         hint=f"fetch it where there is a network: hf download {source} --local-dir DIR, then --set model.path=DIR",
     )
+
+
+def _refuse_pickles(source: str) -> None:
+    """Refuse a folder whose weights are a pickle: loading one runs whatever it says."""
+    folder = Path(source)
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+        return
+    for file in sorted(folder.iterdir()):
+        if file.suffix in PICKLES:
+            raise ModelError(
+                f"{source!r} holds its weights as a pickle ({file.name}), which can run code when it is loaded",
+                hint="take a copy in safetensors; where you trust the file, load it with transformers and save it",
+            )
 
 
 def _identity(source: str, config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: CausalLM) -> dict[str, str]:

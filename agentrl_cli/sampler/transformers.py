@@ -14,12 +14,15 @@ from collections.abc import Sequence
 import torch
 
 from agentrl_cli.config.schema import TransformersSamplerConfig
-from agentrl_cli.errors import SamplerError
+from agentrl_cli.errors import AgentRLError, OutOfMemoryError, SamplerError, explain_out_of_memory
 from agentrl_cli.sampler.attention import open_causal_model
 from agentrl_cli.sampler.engine import Engine, Usage
 from agentrl_cli.sampler.rows import Request
 from agentrl_cli.sampler.sampling import UniformStream
 from agentrl_cli.types import Completion, SamplingParams, SessionKey
+
+_LOWER = "sampler.max_batch, then agent.max_completion_length"
+"""What makes generation need less memory."""
 
 
 class TransformersSampler:
@@ -144,7 +147,9 @@ class TransformersSampler:
         self._model.eval()
         try:
             while self._engine.has_work and not self._is_paused:
-                for request in self._engine.step():
+                with explain_out_of_memory("generating", lower=_LOWER):
+                    finished = self._engine.step()
+                for request in finished:
                     completion = request.completion(weight_version=self._weight_version)
                     future = self._futures[request]
                     if not future.done():
@@ -163,6 +168,10 @@ class TransformersSampler:
         for request in self._engine.clear():
             future = self._futures[request]
             if not future.done():
-                error = SamplerError(f"generation failed: {cause}")
+                error: AgentRLError
+                if isinstance(cause, OutOfMemoryError):
+                    error = OutOfMemoryError(cause.message, hint=cause.hint)
+                else:
+                    error = SamplerError(f"generation failed: {cause}")
                 error.__cause__ = cause
                 future.set_exception(error)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from agentrl_cli.errors import RunError
-from agentrl_cli.files import atomic_dir, remove_dir
+from agentrl_cli.files import atomic_dir
 from agentrl_cli.sampler.loading import Policy
 
 _OPTIMIZER = "optimizer.pt"
@@ -64,9 +64,3 @@ def read_trainer_state(folder: Path) -> TrainerState:
     if values.pop("schema") != SCHEMA:
         raise RunError(f"the checkpoint {str(folder)!r} was written by another version of agentrl")
     return TrainerState(**values)
-
-
-def prune_checkpoints(folders: list[Path], *, keep: int) -> None:
-    """Delete all but the last `keep` of the complete checkpoints, given oldest first."""
-    for folder in folders[:-keep]:
-        remove_dir(folder)

@@ -11,31 +11,30 @@ import resource
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentrl_cli.agent.behaviour import BehaviourBaseline
 from agentrl_cli.agent.stack import Stack, open_stack, pad_id
 from agentrl_cli.config.schema import Config
-from agentrl_cli.data.sources import load_problems
-from agentrl_cli.errors import DataError, TrainingError
+from agentrl_cli.data.sources import Reading, load_problems
+from agentrl_cli.errors import DataError, OutOfMemoryError, TrainingError, explain_out_of_memory
 from agentrl_cli.evaluation.runner import eval_metrics, evaluate_held_out
 from agentrl_cli.grpo.entropy import EntropyController
 from agentrl_cli.grpo.schedules import epsilon_high_at
 from agentrl_cli.records import write_step_records
 from agentrl_cli.reporting import Reporter
-from agentrl_cli.rewards.compose import score_trajectories
+from agentrl_cli.rewards.compose import make_scorer
 from agentrl_cli.rewards.verify import check_gold
 from agentrl_cli.runs import RunFolder
 from agentrl_cli.training.advantages import set_advantages
-from agentrl_cli.training.checkpoint import TrainerState, load_trainer_state, prune_checkpoints, save_checkpoint
+from agentrl_cli.training.checkpoint import TrainerState, load_trainer_state, save_checkpoint
 from agentrl_cli.training.interrupts import graceful_stop
 from agentrl_cli.training.metrics import rl_metrics, step_metrics
 from agentrl_cli.training.optimizer import build_optimizer
 from agentrl_cli.training.reference import Reference
 from agentrl_cli.training.sampling import InfraGuard, ProblemStream, SampledStep, sample_step
-from agentrl_cli.training.setup import check_trainable, open_run, require_no_dropout, set_threads
+from agentrl_cli.training.setup import LESS_MEMORY, check_trainable, open_run, require_no_dropout, set_threads
 from agentrl_cli.training.update import StepPlan, UpdateResult, loss_settings, train_on_groups
 from agentrl_cli.types import Problem
 
@@ -104,11 +103,8 @@ class RlTrainer:
         self._model = stack.policy.model
         self._stream = ProblemStream(self._load_problems(config.data.train), seed=config.run.seed)
         self._held_out = self._load_problems(config.data.eval)[: config.eval.num_problems]
-        self._score = partial(
-            score_trajectories,
-            rewards=config.rewards,
-            overlong=config.grpo.overlong,
-            max_completion_length=config.agent.max_completion_length,
+        self._score = make_scorer(
+            config.rewards, overlong=config.grpo.overlong, max_completion_length=config.agent.max_completion_length
         )
         self._optimizer = build_optimizer(self._model, config.optim)
         self._controller = EntropyController(config.grpo.entropy_control, beta=config.grpo.beta)
@@ -124,6 +120,7 @@ class RlTrainer:
         """Run the remaining steps; behaviour classes are relative to the first evaluation's."""
         if behaviour_baseline is not None:
             self._behaviour = BehaviourBaseline.from_json(behaviour_baseline)
+        self._reporter.begin_rl(self._run.metric_rows(), self._run.settings)
         with graceful_stop(self._reporter) as stop:
             while self._state.step < self._config.run.steps:
                 self._one_step()
@@ -191,8 +188,9 @@ class RlTrainer:
     def _update_or_log(self, sampled: SampledStep, step: int) -> _Updated:
         """Run the updates; if they fail, what was sampled and that they failed is still logged."""
         try:
-            return self._update(sampled, step)
-        except TrainingError:
+            with explain_out_of_memory("updating the policy", lower=f"grpo.micro_batch_tokens, then {LESS_MEMORY}"):
+                return self._update(sampled, step)
+        except (TrainingError, OutOfMemoryError):
             self._run.log_metrics(step, {**step_metrics(sampled.trajectories), "loss": float("nan")})
             raise
 
@@ -228,16 +226,21 @@ class RlTrainer:
     def _save(self) -> None:
         self._run.sync()
         save_checkpoint(self._run.checkpoint_path(self._state.step), self._stack.policy, self._optimizer, self._state)
-        prune_checkpoints(self._run.checkpoints(), keep=self._config.run.keep_checkpoints)
+        self._run.prune_checkpoints(self._config.run.keep_checkpoints)
 
     def _load_problems(self, source: str) -> list[Problem]:
-        problems = load_problems(source, generated=self._config.data.generated, seed=self._config.run.seed)
-        limit = self._config.data.max_prompt_length
+        data = self._config.data
+        problems = load_problems(
+            source,
+            generated=data.generated,
+            seed=self._config.run.seed,
+            reading=Reading(columns=data.columns, strict=data.strict, check=check_gold),
+            warn=self._reporter.warn,
+        )
+        limit = data.max_prompt_length
         fitting, num_too_long = self._stack.fit_prompts(problems, max_prompt_length=limit)
         if num_too_long:
             self._reporter.warn(f"{num_too_long} problems of {source} are longer than {limit} tokens: left out")
-        for problem in fitting:
-            check_gold(problem, where=f"problem {problem.id!r} of {source}")
         if not fitting:
             raise DataError(f"{source} has no problem whose prompt fits data.max_prompt_length={limit}")
         return fitting

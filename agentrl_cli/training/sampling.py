@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl_cli.agent.batch import Job
@@ -11,11 +11,12 @@ from agentrl_cli.agent.stack import Stack
 from agentrl_cli.config.schema import GrpoConfig, GuardConfig
 from agentrl_cli.errors import TrainingError
 from agentrl_cli.grpo.advantage import is_mixed
+from agentrl_cli.rewards.compose import ScoreFn
+from agentrl_cli.rewards.user import infra_hint
 from agentrl_cli.seeding import derive_seed
 from agentrl_cli.types import Ending, Problem, Trajectory
 
 Group = list[Trajectory]
-ScoreFn = Callable[[Sequence[Trajectory]], None]
 """Sets verdict, reward and reward_parts of each trajectory."""
 
 
@@ -137,5 +138,5 @@ class InfraGuard:
             raise TrainingError(
                 f"{len(failed)} of {len(trajectories)} trajectories failed by infrastructure; the last: "
                 f"{failed[-1].error!r}",
-                hint="check the sandbox and the engine (agentrl doctor once available), then --resume the run",
+                hint=f"{infra_hint(failed[-1].error)}, then --resume the run",
             )

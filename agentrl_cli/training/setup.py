@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from agentrl_cli.config.digest import changed_settings, config_digest
+from agentrl_cli.config.digest import changed_settings, config_digest, input_files
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config, ModelConfig
 from agentrl_cli.errors import ConfigError, RunError
 from agentrl_cli.runs import RunFolder
+
+LESS_MEMORY = "the lengths; model.gradient_checkpointing=true and adapters (model.lora) need less, too"
+"""What helps in training once the micro-batches are small."""
 
 
 def check_trainable(config: ModelConfig) -> None:
@@ -34,8 +38,13 @@ def set_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def open_run(config: Config, *, kind: str, out: Path | None, resume: Path | None) -> tuple[RunFolder, Path | None]:
+def open_run(
+    config: Config, *, kind: str, out: Path | None, resume: Path | None, inputs: Sequence[Path] = ()
+) -> tuple[RunFolder, Path | None]:
     """Create a run folder, or open the one to resume and cut it back to its last complete checkpoint.
+
+    Args:
+        inputs: Files that the run reads and no setting names; a resumed run needs the same content.
 
     Returns:
         The run, and the checkpoint to go on from (None for a new run, or one killed before its first).
@@ -43,16 +52,17 @@ def open_run(config: Config, *, kind: str, out: Path | None, resume: Path | None
     Raises:
         RunError: the folder can't be created or resumed, or its settings differ.
     """
-    digest = config_digest(config)
+    digest = config_digest(config, inputs=inputs)
     if resume is None:
         return RunFolder.create(config, kind=kind, out=out, digest=digest), None
     run = RunFolder.open(resume)
     if run.digest != digest:
-        names = changed_settings(run.settings, resolved_dump(config))
+        names = changed_settings(run.settings, resolved_dump(config)) or [*input_files(config), *map(str, inputs)]
         run.close()
         raise RunError(
-            f"the settings differ from those that {str(resume)!r} began with: {', '.join(names)}",
-            hint=f"leave them as they are: agentrl {run.kind} --resume {resume}",
+            f"the settings or files differ from those that {str(resume)!r} began with: {', '.join(names)}",
+            hint=f"leave them as they were (agentrl {run.kind} --resume {resume}), or begin a new run from a "
+            "checkpoint: --set model.path=RUN/checkpoints/step-N",
         )
     checkpoint = run.latest_checkpoint()
     run.truncate_after(int(checkpoint.name.removeprefix("step-")) if checkpoint else 0)

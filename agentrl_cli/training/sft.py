@@ -16,23 +16,21 @@ from typing import Any
 import torch
 
 from agentrl_cli.config.schema import Config, SftConfig
-from agentrl_cli.errors import DataError
-from agentrl_cli.files import read_rows
+from agentrl_cli.data.bad_rows import BadRows
+from agentrl_cli.errors import DataError, explain_out_of_memory
+from agentrl_cli.files import RowReader
 from agentrl_cli.reporting import Reporter
 from agentrl_cli.runs import RunFolder
 from agentrl_cli.sampler.loading import Policy, load_policy
 from agentrl_cli.seeding import derive_seed
-from agentrl_cli.training.checkpoint import (
-    TrainerState,
-    load_trainer_state,
-    prune_checkpoints,
-    save_checkpoint,
-)
+from agentrl_cli.training.checkpoint import TrainerState, load_trainer_state, save_checkpoint
 from agentrl_cli.training.forward import build_row_batch, score_tokens
 from agentrl_cli.training.interrupts import graceful_stop
 from agentrl_cli.training.optimizer import build_optimizer, step_optimizer
-from agentrl_cli.training.setup import check_trainable, open_run, set_threads
+from agentrl_cli.training.setup import LESS_MEMORY, check_trainable, open_run, set_threads
 from agentrl_cli.training.sft_data import RowBuilder, TokenRow
+
+_ROWS_HINT = "each row needs `messages`, with a prompt before an assistant turn; agentrl collect writes such rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,12 @@ def run_sft(config: Config, *, data: Path, out: Path | None, resume: Path | None
     start = time.monotonic()
     check_trainable(config.model)
     set_threads(config.run.threads)
-    run, checkpoint = open_run(config, kind="sft", out=out, resume=resume)
+    run, checkpoint = open_run(config, kind="sft", out=out, resume=resume, inputs=[data])
     with run:
         policy = load_policy(config.model, path=str(checkpoint) if checkpoint else None, trainable=True)
         if not checkpoint:
             run.record_identity(policy.identity)
-        rows = load_rows(data, policy, config)
+        rows = load_rows(data, policy, config, reporter=reporter)
         reporter.info(
             f"{len(rows.train)} rows to train on, {len(rows.held_out)} held out, {rows.num_too_long} too long"
         )
@@ -69,11 +67,24 @@ def run_sft(config: Config, *, data: Path, out: Path | None, resume: Path | None
     return {"run": str(run.path), **result, "wall_s": round(time.monotonic() - start, 2)}
 
 
-def load_rows(data: Path, policy: Policy, config: Config) -> SftData:
-    """Read and tokenise the rows, hold some out, leave out those that are too long."""
-    records, _ = read_rows(data)
+def load_rows(data: Path, policy: Policy, config: Config, *, reporter: Reporter) -> SftData:
+    """Read and tokenise the rows, hold some out, leave out those that are too long or can't be used.
+
+    Raises:
+        DataError: no row can be used, or one can't under `data.strict`.
+    """
+    bad = BadRows(str(data), strict=config.data.strict)
     builder = RowBuilder(policy.tokenizer, call_format=config.agent.call_format)
-    rows = [builder.build(record, number=i) for i, record in enumerate(records, start=1)]
+    rows = []
+    for line in RowReader(data, on_bad=bad.add):
+        try:
+            rows.append(builder.build(line.row, number=line.number))
+        except DataError as error:
+            bad.add(error)
+    if bad.num and not rows:
+        raise DataError(f"none of the {bad.num} rows of {str(data)!r} can be used: {bad.first}", hint=_ROWS_HINT)
+    if bad.num:
+        reporter.warn(bad.warning(len(rows) + bad.num))
     fitting = [row for row in rows if row.num_tokens <= config.sft.max_length]
     random.Random(derive_seed(config.run.seed, "sft-split")).shuffle(fitting)
     num_held_out = round(len(fitting) * config.sft.eval_frac)
@@ -106,8 +117,9 @@ def _train(
         for step in range(state.step, total):
             began = time.monotonic()
             batch = batch_of(rows.train, step, per_epoch=per_epoch, config=sft, seed=config.run.seed)
-            loss = _accumulate(policy, batch, config=sft)
-            norm, rate = step_optimizer(policy.model, optimizer, sft.optim, update=step, total=total)
+            with explain_out_of_memory("fine-tuning", lower=f"sft.micro_batch_tokens, then {LESS_MEMORY}"):
+                loss = _accumulate(policy, batch, config=sft)
+                norm, rate = step_optimizer(policy.model, optimizer, sft.optim, update=step, total=total)
             done = step + 1
             metrics = {"loss": loss, "grad_norm": norm, "learning_rate": rate}
             if done % per_epoch == 0 and rows.held_out:
@@ -119,7 +131,7 @@ def _train(
                 state = TrainerState(step=done, update=done, cursor=done, extra={})
                 run.sync()
                 save_checkpoint(run.checkpoint_path(done), policy, optimizer, state)
-                prune_checkpoints(run.checkpoints(), keep=config.run.keep_checkpoints)
+                run.prune_checkpoints(config.run.keep_checkpoints)
             if stop:
                 stop.exit()
     eval_loss = _eval_loss(policy, rows.held_out, config=sft) if rows.held_out else None

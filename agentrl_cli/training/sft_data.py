@@ -55,10 +55,10 @@ class RowBuilder:
         """
         messages = row.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-            raise DataError(f"row {number} has no 'messages' list of role/content objects", hint="see agentrl filter")
+            raise DataError(f"line {number} has no 'messages' list of role/content objects", hint="see agentrl filter")
         first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), None)
         if not first:
-            raise DataError(f"row {number} needs a prompt followed by an assistant message")
+            raise DataError(f"line {number} needs a prompt followed by an assistant message")
         chat_format = self._format(row.get("tools") or [])
         ids, mask = _continue(chat_format, messages, first)
         return TokenRow(str(row.get("id", number)), chat_format.prompt_ids(messages[:first]), ids, mask)

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter, step_line
+from agentrl_cli.console import ConsoleReporter
 from agentrl_cli.errors import AgentRLError, ConfigError, SamplerError, TrainingError
 from agentrl_cli.main import ErrorBoundary
 
@@ -108,22 +108,15 @@ def test_progress_goes_to_stderr_as_plain_lines_in_a_pipe(capsys: pytest.Capture
     with ConsoleReporter() as reporter:
         reporter.info("loading [model]")
         reporter.warn("2 rows left out")
-        reporter.step(3, 10, {"accuracy": 0.5, "reward/mean": -0.25, "unknown": 1.0})
+        reporter.step(3, 10, {"accuracy": 0.5, "reward/outcome": -0.25, "unknown": 1.0})
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
         "loading [model]",
         "warning: 2 rows left out",
-        "step  3/10  acc 0.5  reward -0.25",
+        " step outcome   acc     eta",
+        " 3/10  -0.250 0.500       -",
     ]
-
-
-def test_a_step_line_leaves_out_what_does_not_fit() -> None:
-    """The most important metrics come first, and the line keeps to the width."""
-    metrics = {"accuracy": 0.123456, "reward/mean": 0.5, "entropy": 0.75}
-    assert step_line(1, 9, metrics, width=80) == "step 1/9  acc 0.123  reward 0.5  entropy 0.75"
-    assert step_line(1, 9, metrics, width=31) == "step 1/9  acc 0.123  reward 0.5"  # 8 + 11 + 12 = 31
-    assert step_line(1, 9, metrics, width=30) == "step 1/9  acc 0.123"
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])

@@ -16,13 +16,22 @@ from agentrl_cli import __version__
 from agentrl_cli.main import app
 
 SHARED = {"--preset", "--config", "--set", "--out", "--dry-run", "--seed", "--json", "--debug"}
+READING = {"--strict", "--offline"}
 SURFACE = {
-    "collect": SHARED | {"--problems", "--teacher"},
-    "filter": SHARED | {"input_"},
-    "sft": SHARED | {"--data", "--resume"},
-    "rl": SHARED | {"--data", "--resume"},
-    "eval": SHARED | {"benchmark", "--model", "--data", "--limit", "--no-tools"},
+    "collect": SHARED | READING | {"--problems", "--teacher"},
+    "filter": SHARED | {"input_", "--strict"},
+    "sft": SHARED | READING | {"--data", "--resume"},
+    "rl": SHARED | READING | {"--data", "--resume"},
+    "eval": SHARED | READING | {"benchmark", "--model", "--data", "--limit", "--no-tools"},
     "diagnose": {"run", "--json", "--debug"},
+    "pipeline": SHARED | {"--problems", "--teacher", "--benchmark", "--until"},
+    "chat": (SHARED - {"--out", "--dry-run"}) | {"model", "--ask", "--gold"},
+    "view": {"path", "--id", "--correct", "--limit", "--tokens", "--json", "--debug"},
+    "export": {"model", "--out", "--to", "--merge", "--json", "--debug"},
+    "runs list": {"--root", "--json", "--debug"},
+    "runs prune": {"names", "--keep", "--older-than", "--what", "--yes", "--root", "--dry-run", "--json", "--debug"},
+    "runs compare": {"a", "b", "--root", "--json", "--debug"},
+    "doctor": {"--preset", "--json", "--debug"},
     "presets list": set(),
     "presets show": {"name"},
     "presets explain": {"key"},
@@ -121,7 +130,7 @@ def test_python_dash_m_is_the_same_command() -> None:
             "did you mean grpo.epsilon_high?",
         ),
         (["rl", "--set", "learning_rate=1"], "'learning_rate' is ambiguous", "optim.learning_rate"),
-        (["rl", "--preset", "5b"], "unknown preset '5b'", "presets are 135m, 4b, tiny"),
+        (["rl", "--preset", "5b"], "unknown preset '5b'", "presets are 135m, 32b, 4b, 4b-grpo, 7b, tiny"),
         (["rl", "--config", "no.toml"], "config file 'no.toml' does not exist", "TOML"),
         (["rl", "--set", "grpo.delta=1"], "delta=1.0 must exceed", ""),
         (["rl", "--seed", "-1"], "run.seed must be at least 0, got -1", "Seed"),
@@ -223,7 +232,7 @@ def test_a_run_is_resumed_and_evaluated_under_its_own_settings(tmp_path: Path) -
 
 def test_presets_are_listed_shown_and_explained() -> None:
     """`presets show` prints TOML that --config takes back."""
-    assert invoke("presets", "list").stdout.split() == ["135m", "4b", "tiny"]
+    assert invoke("presets", "list").stdout.split() == ["135m", "32b", "4b", "4b-grpo", "7b", "tiny"]
     assert "epsilon_high = 0.315" in invoke("presets", "show", "4b").stdout
     assert invoke("presets", "explain", "epsilon_high").stdout.startswith("grpo.epsilon_high\n")
 

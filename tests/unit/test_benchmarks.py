@@ -1,4 +1,4 @@
-"""Loading of benchmarks: columns of the public sets, kinds, and errors that say what to do."""
+"""Loading of benchmarks: kinds, the instruction, what a name stands for, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agentrl_cli.config.schema import ColumnsConfig
+from agentrl_cli.data.sources import Reading
 from agentrl_cli.errors import DataError
 from agentrl_cli.evaluation.benchmarks import INSTRUCTION, load_benchmark
 from agentrl_cli.types import AnswerKind
@@ -53,36 +55,47 @@ def test_what_a_row_may_say(tmp_path: Path) -> None:
 
 
 def test_limit_and_path_as_name(tmp_path: Path) -> None:
-    """A file may stand in place of a name, and a limit takes its first rows without reading the rest."""
+    """A file may stand in place of a name, and a limit takes its first problems without reading the rest."""
     rows = [{"id": str(i), "problem": f"{i}?", "answer": str(i)} for i in range(4)]
     file = write(tmp_path / "rows.jsonl", *rows)
     file.write_text(file.read_text() + "{broken\n")
-    assert [p.id for p in load_benchmark(str(file), None, 3)] == ["0", "1", "2"]
+    strict = Reading(strict=True)
+    assert [p.id for p in load_benchmark(str(file), None, 3, reading=strict)] == ["0", "1", "2"]
     with pytest.raises(DataError, match=r"rows.jsonl:5: not valid JSON"):
-        load_benchmark(str(file), None, None)
+        load_benchmark(str(file), None, None, reading=strict)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"task": "?", "answer": "1"}, r"rows.jsonl:2: no text .*found \['task', 'answer'\]"),
-        ({"problem": "?", "solution": "1"}, r"rows.jsonl:2: no answer .*found \['problem', 'solution'\]"),
+        ({"problem": "?", "solution": "1"}, r"rows.jsonl:2: 'answer' is missing.*found \['problem', 'solution'\]"),
         ({"problem": "?", "answer": "x+1"}, r"rows.jsonl:2: the gold answer 'x\+1' is no integer"),
-        ({"problem": "1?", "answer": "1", "id": "first"}, r"rows.jsonl:2: the id 'first' stands twice"),
     ],
 )
-def test_bad_rows_name_line_and_columns(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    """A row that is no problem is an error with its line and the columns that it has."""
+def test_bad_rows_are_left_out_with_a_warning(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    """A row that is no problem is left out; the warning names its line and the columns that it has."""
     file = write(tmp_path / "rows.jsonl", {"id": "first", "problem": "?", "answer": "1"}, row)
+    warnings: list[str] = []
+    assert [p.id for p in load_benchmark("aime2025", file, None, warn=warnings.append)] == ["first"]
+    assert "left out 1 of 2 rows" in warnings[0]
     with pytest.raises(DataError, match=message):
-        load_benchmark("aime2025", file, None)
+        load_benchmark("aime2025", file, None, reading=Reading(strict=True))
 
 
 def test_code_is_refused(tmp_path: Path) -> None:
-    """Problems whose answers can't be verified are refused when they are loaded."""
+    """A file of nothing but problems whose answers can't be verified is refused."""
     file = write(tmp_path / "rows.jsonl", {"problem": "?", "answer": "print(1)", "kind": "code"})
     with pytest.raises(DataError, match="can't be verified yet"):
         load_benchmark("mine", file, None)
+
+
+def test_a_copy_may_have_columns_of_its_own(tmp_path: Path) -> None:
+    """A column map reads a local copy of any layout, and the benchmark's kind still holds."""
+    file = write(tmp_path / "rows.jsonl", {"Frage": "Wie viele?", "Loesung": "025"})
+    reading = Reading(columns=ColumnsConfig(problem="Frage", answer="Loesung"))
+    (problem,) = load_benchmark("aime2024", file, None, reading=reading)
+    assert (problem.answer, problem.kind, problem.source) == ("025", AnswerKind.INTEGER, "aime2024")
 
 
 @pytest.mark.parametrize(("name", "near"), [("amie2025", "aime2025"), ("MATH-500", "math500"), ("gsm", "gsm8k")])
@@ -94,13 +107,14 @@ def test_unknown_name_gets_the_nearest(name: str, near: str) -> None:
     assert "--data" in error.value.hint
 
 
-def test_without_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A benchmark that is neither cached nor reachable is an error with exact steps."""
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match="can't load gsm8k from openai/gsm8k") as error:
-        load_benchmark("gsm8k", None, None)
-    assert "--data FILE.jsonl" in error.value.hint
+def test_another_content_under_a_name_is_told(tmp_path: Path) -> None:
+    """A file that is not the set its name stands for is used, with a warning."""
+    file = write(tmp_path / "rows.jsonl", {"problem": "How many?", "answer": 70})
+    warnings: list[str] = []
+    assert len(load_benchmark("aime2025", file, None, warn=warnings.append)) == 1
+    assert warnings == [
+        "aime2025: 1 problems in place of 30: this is not the set that published figures are about",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +127,8 @@ def test_without_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_public_benchmarks_load(public_data: Path, name: str, file: str, num_problems: int) -> None:
-    """The public sets load in full, with ids of their own and golds of their kind."""
-    problems = load_benchmark(name, public_data / file, None)
+    """The public sets load in full and without a warning, with ids of their own and golds of their kind."""
+    warnings: list[str] = []
+    problems = load_benchmark(name, public_data / file, None, warn=warnings.append)
     assert len({problem.id for problem in problems}) == num_problems
+    assert warnings == []

@@ -174,7 +174,7 @@ def test_a_collection_that_can_not_begin_leaves_no_files(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="only knows generated problems, got 'x'"):
         collect(tmp_path / "t.jsonl", problems=str(problems))
     problems.write_text('{"id": "x", "problem": "6*7?", "answer": "forty", "kind": "integer"}\n')
-    with pytest.raises(DataError, match=r"problem 'x' of .*p\.jsonl"):
+    with pytest.raises(DataError, match=r"none of the 1 rows of .*p\.jsonl:1: the gold answer 'forty' is no integer"):
         collect(tmp_path / "t.jsonl", problems=str(problems))
     assert [file.name for file in tmp_path.iterdir()] == ["p.jsonl"]
 

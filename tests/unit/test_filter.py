@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentrl_cli.config.load import load_config
 from agentrl_cli.config.schema import Config, FilterConfig
 from agentrl_cli.errors import ConfigError, DataError
 from agentrl_cli.files import read_rows
@@ -161,16 +162,21 @@ def test_the_first_rows_of_a_problem_stay(tmp_path: Path) -> None:
     assert result["rejected"] == {"max_per_problem": 2, "wrong": 1}
 
 
-def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
-    """A file whose writer was killed can be filtered; a broken line elsewhere can't, and nothing is written."""
+@pytest.mark.parametrize("tail", ['{"schema": 1, "id"', '{"schema"\n', "[]\n", '{"text": "no messages"}\n'])
+def test_a_row_that_cannot_be_read_is_left_out_and_said(tail: str, tmp_path: Path) -> None:
+    """The rest of the file is used, the line is named in a warning; `data.strict` refuses it and writes nothing."""
     reporter = Warnings()
-    path = write(tmp_path / "in.jsonl", [record("a", problem="one")], tail='{"schema": 1, "id"')
+    path = write(tmp_path / "in.jsonl", [record("a", problem="one")], tail=tail)
     out = tmp_path / "out.jsonl"
-    assert run_filter(Config(), input=path, out=out, reporter=reporter)["in"] == 1
-    assert any("torn" in text for text in reporter.texts)
+    result = run_filter(Config(), input=path, out=out, reporter=reporter)
+    assert (result["in"], result["kept"], result["rejected"]) == (2, 1, {"unreadable": 1})
+    assert any("left out 1 of 2 rows" in text and "line 2" in text for text in reporter.texts)
     before = out.read_bytes()
-    write(path, [record("a", problem="one")], tail='{"schema"\n{}\n')
-    with pytest.raises(DataError, match=r"line 2 of .* is not JSON"):
+    strict = load_config(None, None, ["data.strict=true"])
+    with pytest.raises(DataError, match=r"line 2"):
+        run_filter(strict, input=path, out=out, reporter=reporter)
+    path.write_text(tail)
+    with pytest.raises(DataError, match="none of the 1 rows"):
         run_filter(Config(), input=path, out=out, reporter=reporter)
     assert out.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "out.card.json", "out.jsonl"]

@@ -77,7 +77,6 @@ def test_unusual_line_separators_stay_inside_a_row(tmp_path):
         ('{"problem": "a"}', ":1: 'answer'"),
         ('{"problem": "a", "answer": true}', ":1: 'answer'"),
         ('{"problem": "a", "answer": 1, "kind": "odd"}', ":1: unknown kind 'odd'"),
-        ('{"problem": "a", "answer": 1, "level": "hard"}', ":1: 'level'"),
         ('{"id": 1, "problem": "a", "answer": 1}\n\n{"id": 1, "problem": "b", "answer": 1}', ":3: the id '1'"),
         ("\n", "no problems"),
     ],

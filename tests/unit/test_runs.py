@@ -138,6 +138,29 @@ def test_steps_are_ordered_by_number(tmp_path: Path) -> None:
         assert run.latest_checkpoint() == run.checkpoint_path(1_000_000)
 
 
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ({2: {"accuracy": 0.9}, 4: {"accuracy": 0.1}}, 6),  # training accuracy measures nothing that was held out
+        ({2: {"eval/held_out/avg@4": 0.5}, 4: {"eval/held_out/avg@4": 0.75}}, 4),
+        ({2: {"eval/held_out/avg@4": 0.75}, 4: {"eval/held_out/avg@4": 0.75}}, 4),
+        ({2: {"eval/held_out/avg@4": 0.5}, 5: {"eval/held_out/avg@4": 0.9}}, 2),  # step 5 has no checkpoint
+        ({2: {"eval_loss": 0.25}, 4: {"eval_loss": 0.5}, 6: {"eval_loss": float("nan")}}, 2),
+    ],
+)
+def test_the_best_checkpoint_is_kept_and_found(rows: dict[int, dict[str, float]], best: int, tmp_path: Path) -> None:
+    """Best on what was held out, the later of equals, the newest if none was measured; pruning spares it."""
+    with new_run(tmp_path / "run") as run:
+        for step in range(1, 7):
+            run.log_metrics(step, rows.get(step, {}))
+            if step % 2 == 0:
+                with atomic_dir(run.checkpoint_path(step)):
+                    pass
+        assert run.best_checkpoint() == run.checkpoint_path(best)
+        run.prune_checkpoints(1)
+        assert run.checkpoints() == [run.checkpoint_path(step) for step in sorted({best, 6})]
+
+
 def test_without_a_checkpoint_there_is_none(tmp_path: Path) -> None:
     """A run that was killed before its first checkpoint starts over: nothing of it stays."""
     with new_run(tmp_path / "run") as run:

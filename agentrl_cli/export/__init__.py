@@ -1,0 +1,1 @@
+"""Checkpoints handed on to other programs."""

@@ -1,0 +1,1 @@
+"""Trajectories for people to read."""

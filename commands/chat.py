@@ -1,0 +1,55 @@
+"""`agentrl chat`: ask a checkpoint a problem and see what it does with its tools."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentrl_cli import console
+from agentrl_cli.commands import options
+
+
+def chat(
+    model: Annotated[
+        str | None, typer.Argument(metavar="RUN|CHECKPOINT|MODEL", help="Whom to ask; the newest run in ./runs.")
+    ] = None,
+    ask: Annotated[str | None, typer.Option("--ask", metavar="TEXT", help="One problem; then end.")] = None,
+    gold: Annotated[str | None, typer.Option("--gold", metavar="TEXT", help="Right answer of --ask.")] = None,
+    preset: options.Preset = None,
+    config_file: options.ConfigFile = None,
+    overrides: options.Overrides = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Ask a model a problem and see its calls and reward.
+
+    Type problems one a line, or pipe them in. Each is a problem of its own:
+    nothing is remembered. Type = GOLD after an answer to score it, /help for
+    more. A run answers under its own settings; --set eval.temperature=0 makes
+    it greedy. Equal seeds and questions give equal answers.
+
+    \b
+    Examples:
+      agentrl chat
+      agentrl chat runs/my-run --ask "What is 12 times 34?" --gold 408
+      echo "What is 12 times 34?" | agentrl chat runs/my-run
+    """
+    from agentrl_cli.chat import conversation, session
+    from agentrl_cli.records import trajectory_to_row
+
+    question = session.read_question(ask, gold=gold, as_json=as_json)
+    run = options.run_folder(session.run_name(model))
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={}, run=run)
+    with console.ConsoleReporter() as reporter, session.open_session(config, model=model, reporter=reporter) as opened:
+        width, show = console.PLAIN_WIDTH, console.print_text
+        if question is None:
+            conversation.converse(conversation.read_lines(), opened, width=width, show=show, say=reporter.info)
+            return
+        trajectory = opened.ask(question)
+    if as_json:
+        console.print_json(trajectory_to_row(trajectory))
+    else:
+        show(conversation.render_answer(trajectory, width))
+    session.require_answer(trajectory)
