@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the run failed (or an audit found a disagreement), 2 a mis
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,14 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
+_HINTS = {
+    errno.EACCES: "give a place that you may read and write, as with --out",
+    errno.EROFS: "give a place that can be written, as with --out",
+    errno.ENOSPC: "make room on the disk (agentrl runs prune); what was complete before stands",
+}
+_USER_ERRORS = {errno.EACCES, errno.EROFS}
+
+
 class ErrorBoundary(TyperGroup):
     """Turns what a command raises into a message and an exit code."""
 
@@ -54,10 +63,9 @@ class ErrorBoundary(TyperGroup):
         except BrokenPipeError:
             raise
         except OSError as error:
-            console.print_error(
-                AgentRLError(str(error)).with_traceback(error.__traceback__), debug=options.is_debug(ctx)
-            )
-            raise typer.Exit(EXIT_FAILED) from error
+            shown = AgentRLError(_describe(error), hint=_HINTS.get(error.errno or 0, ""))
+            console.print_error(shown.with_traceback(error.__traceback__), debug=options.is_debug(ctx))
+            raise typer.Exit(shown.exit_code if error.errno in _USER_ERRORS else EXIT_FAILED) from error
         except Exception as error:
             if _belongs_to_typer(error):
                 raise
@@ -103,6 +111,13 @@ def root(
     ] = False,
 ) -> None:
     """Agentic reinforcement learning of tool-using language models."""
+
+
+def _describe(error: OSError) -> str:
+    """Return what the system says, with the file that it says it of."""
+    if error.strerror is None:
+        return str(error)
+    return f"{error.strerror}: {str(error.filename)!r}" if error.filename is not None else error.strerror
 
 
 def _belongs_to_typer(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from agentrl_cli.config.plan import NEEDS_GPU_ABOVE, download_bytes
 from agentrl_cli.config.plan_machine import Machine, read_machine
 from agentrl_cli.config.plan_memory import GIB
-from agentrl_cli.config.plan_models import FoundModel, find_model
+from agentrl_cli.config.plan_models import FoundModel, find_model, is_local_path
 from agentrl_cli.config.schema import Config
 from agentrl_cli.data.catalog import find_dataset
 from agentrl_cli.errors import ConfigError
@@ -71,7 +71,7 @@ def _no_gpu(config: Config, model: FoundModel, machine: Machine) -> Missing | No
 
 def _no_model(config: Config, model: FoundModel, machine: Machine) -> Missing | None:
     path = config.model.path
-    if model.is_here or Path(path).is_dir():
+    if model.is_here or Path(path).is_dir() or is_local_path(path):
         return None
     size = f" ({download_bytes(model) / GIB:.1f} GiB to download)" if model.facts else ""
     return Missing(

@@ -16,6 +16,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -205,7 +206,8 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._lock is not None:
-            self.log_event("done" if error is None else f"ended by {type(error).__name__}: {error}")
+            with suppress(OSError):  # on a full disk it must not hide what went wrong
+                self.log_event("done" if error is None else f"ended by {type(error).__name__}: {error}")
         if error is not None and self._is_new and not self._holds_anything():
             remove_dir(self.path)
         self.close()

@@ -7,12 +7,22 @@ from typing import Annotated
 import typer
 
 from agentrl_cli import console
-from agentrl_cli.commands import options
+from agentrl_cli.commands import completion, options
 
 
+@options.examples(
+    "agentrl chat",
+    'agentrl chat runs/first --ask "What is 12 times 34?" --gold 408',
+    'echo "What is 12 times 34?" | agentrl chat runs/first',
+)
 def chat(
     model: Annotated[
-        str | None, typer.Argument(metavar="RUN|CHECKPOINT|MODEL", help="Whom to ask; the newest run in ./runs.")
+        str | None,
+        typer.Argument(
+            metavar="RUN|CHECKPOINT|MODEL",
+            autocompletion=completion.runs,
+            help="Whom to ask; the newest run in ./runs.",
+        ),
     ] = None,
     ask: Annotated[str | None, typer.Option("--ask", metavar="TEXT", help="One problem; then end.")] = None,
     gold: Annotated[str | None, typer.Option("--gold", metavar="TEXT", help="Right answer of --ask.")] = None,
@@ -21,20 +31,14 @@ def chat(
     overrides: options.Overrides = None,
     seed: options.Seed = None,
     as_json: options.Json = False,
+    offline: options.Offline = False,
     debug: options.Debug = False,
 ) -> None:
     """Ask a model a problem and see its calls and reward.
 
-    Type problems one a line, or pipe them in. Each is a problem of its own:
-    nothing is remembered. Type = GOLD after an answer to score it, /help for
-    more. A run answers under its own settings; --set eval.temperature=0 makes
-    it greedy. Equal seeds and questions give equal answers.
-
-    \b
-    Examples:
-      agentrl chat
-      agentrl chat runs/my-run --ask "What is 12 times 34?" --gold 408
-      echo "What is 12 times 34?" | agentrl chat runs/my-run
+    Type problems one a line, or pipe them in; nothing is remembered from one to the next. Type = GOLD after an
+    answer to score it, /help for more. A run answers under its own settings; --set eval.temperature=0 makes it
+    greedy. Equal seeds and questions give equal answers.
     """
     from agentrl_cli.chat import conversation, session
     from agentrl_cli.records import trajectory_to_row

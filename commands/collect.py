@@ -19,9 +19,7 @@ def collect(
     problems: Annotated[
         str | None, typer.Option("--problems", metavar="SOURCE", help="Problems to solve: a file, a data set by name.")
     ] = None,
-    teacher: Annotated[
-        str, typer.Option("--teacher", metavar="SPEC", help="scripted, openai:NAME@URL or model:PATH.")
-    ] = "scripted",
+    teacher: options.Teacher = "scripted",
     preset: options.Preset = None,
     config_file: options.ConfigFile = None,
     overrides: options.Overrides = None,

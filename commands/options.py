@@ -81,6 +81,7 @@ Model = Annotated[
         help="What to measure: a run stands for its best checkpoint; the newest run if not given.",
     ),
 ]
+Teacher = Annotated[str, typer.Option("--teacher", metavar="SPEC", help="scripted, openai:NAME@URL or model:PATH.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -116,7 +117,7 @@ def settings(
         shortcuts: values of options that stand for a setting, by its full name; None where not given.
         strict: `--strict` was given.
     """
-    given = {**(shortcuts or {}), "data.strict": True if strict else None, "run.seed": seed}
+    given = {**(shortcuts or {}), "data.strict": "true" if strict else None, "run.seed": seed}
     texts = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     if run is not None and preset is None and config_file is None:
         return load_run_config(run, texts)

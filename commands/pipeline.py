@@ -8,20 +8,18 @@ from typing import Annotated
 import typer
 
 from agentrl_cli import console
-from agentrl_cli.commands import options
+from agentrl_cli.commands import completion, options
 from agentrl_cli.pipeline.stages import DEFAULT_BENCHMARK, DEFAULT_TEACHER, Order, Stage
 
 
+@options.examples("agentrl pipeline --preset tiny --out chain")
 def pipeline(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of all stages; goes on if it is one.")],
-    problems: Annotated[
-        str | None, typer.Option("--problems", metavar="FILE", help="Problems to collect; the default is data.train.")
-    ] = None,
-    teacher: Annotated[
-        str, typer.Option("--teacher", metavar="SPEC", help="scripted, openai:NAME@URL or model:PATH.")
-    ] = DEFAULT_TEACHER,
+    problems: Annotated[str | None, typer.Option("--problems", metavar="SOURCE", help="As in agentrl collect.")] = None,
+    teacher: options.Teacher = DEFAULT_TEACHER,
     benchmark: Annotated[
-        str, typer.Option("--benchmark", metavar="NAME", help="What eval measures on, as in agentrl eval.")
+        str,
+        typer.Option("--benchmark", metavar="NAME", autocompletion=completion.benchmarks, help="As in agentrl eval."),
     ] = DEFAULT_BENCHMARK,
     until: Annotated[Stage, typer.Option("--until", metavar="STAGE", help="Last stage to run.")] = Stage.DIAGNOSE,
     preset: options.Preset = None,
@@ -30,6 +28,8 @@ def pipeline(
     dry_run: options.DryRun = False,
     seed: options.Seed = None,
     as_json: options.Json = False,
+    strict: options.Strict = False,
+    offline: options.Offline = False,
     debug: options.Debug = False,
 ) -> None:
     """Run collect, filter, sft, rl, eval, diagnose.
@@ -40,17 +40,20 @@ def pipeline(
     from agentrl_cli.pipeline.text import render_pipeline, render_plan
     from agentrl_cli.pipeline.typed import settings_options
 
-    config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={})
+    config = options.settings(preset, config_file, overrides=overrides, seed=seed, strict=strict)
     order = Order(config, teacher=teacher, problems=problems, benchmark=benchmark)
-    given = settings_options(preset, config_file, overrides=overrides or [], seed=seed)
+    typed = [*(overrides or []), *(["data.strict=true"] if strict else [])]
+    given = settings_options(preset, config_file, overrides=typed, seed=seed)
     if dry_run:
-        result = plan_pipeline(order, out=out, until=until, settings=given)
-    else:
-        result = run_pipeline(order, out=out, until=until, open_reporter=console.ConsoleReporter)
+        plan = plan_pipeline(order, out=out, until=until, settings=given)
+        if as_json:
+            console.print_json(plan)
+        else:
+            options.show_plan(config, as_json=False)
+            console.print_text("\n" + render_plan(plan))
+        return
+    result = run_pipeline(order, out=out, until=until, open_reporter=console.ConsoleReporter)
     if as_json:
         console.print_json(result)
-    elif dry_run:
-        console.print_text(render_plan(result) + "\n")
-        options.show_plan(config, as_json=False)
     else:
         console.print_text(render_pipeline(result, order, settings=given))

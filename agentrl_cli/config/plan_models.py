@@ -95,6 +95,12 @@ class FoundModel:
     """Its weights are on this machine."""
 
 
+def is_local_path(path: str) -> bool:
+    """Whether a model's name can only mean a folder: a Hugging Face id is NAME or ORG/NAME."""
+    first, *rest = path.split("/")
+    return first in ("", ".", "..", "~") or len(rest) > 1 or (bool(rest) and Path(first).is_dir())
+
+
 def find_model(path: str, *, hub_cache: Path) -> FoundModel:
     """Look a model up by what `model.path` says: a folder, a model of the package, or a Hugging Face id."""
     folder = _local_folder(path, hub_cache)

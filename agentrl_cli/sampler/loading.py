@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from agentrl_cli.config.plan_models import is_local_path
 from agentrl_cli.config.schema import LoraConfig, ModelConfig
 from agentrl_cli.errors import ConfigError, ModelError, explain_out_of_memory
 
@@ -99,6 +101,8 @@ def read_template(name: str) -> str:
 
 def _load_tokenizer(source: str, config: ModelConfig) -> PreTrainedTokenizerBase:
     folder = Path(source)
+    if not folder.is_dir() and is_local_path(source):
+        raise ModelError(f"there is no folder {source!r}", hint="give a checkpoint folder, a run, or a Hugging Face id")
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         # transformers would make one without a vocabulary
         raise ModelError(
@@ -127,7 +131,7 @@ def _load_weights(source: str, config: ModelConfig) -> CausalLM:
 
             return AutoPeftModelForCausalLM.from_pretrained(source, is_trainable=True, **options)
         return AutoModelForCausalLM.from_pretrained(source, **options, use_safetensors=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise _missing(source, "weights", error) from error
 
 

@@ -124,6 +124,8 @@ class TransformersSampler:
         """Fail what is under way and free everything."""
         self._is_closed = True
         self._fail(SamplerError("the sampler was closed"))
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.exception()  # an exit that ended the task was passed on: asyncio need not report it again
 
     def _check(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         if self._is_closed:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from agentrl_cli.errors import RunError
+from agentrl_cli.errors import RunError, TrainingError
 from agentrl_cli.files import atomic_dir
 from agentrl_cli.sampler.loading import Policy
 
@@ -36,12 +37,22 @@ class TrainerState:
 
 
 def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, state: TrainerState) -> None:
-    """Write a checkpoint folder; a kill at any moment leaves either all of it or nothing of that name."""
-    with atomic_dir(folder) as partial:
-        policy.model.save_pretrained(partial)
-        policy.tokenizer.save_pretrained(partial)
-        torch.save(optimizer.state_dict(), partial / _OPTIMIZER)
-        (partial / _STATE).write_text(json.dumps({"schema": SCHEMA, **asdict(state)}, allow_nan=False))
+    """Write a checkpoint folder; a kill at any moment leaves either all of it or nothing of that name.
+
+    Raises:
+        TrainingError: it can't be written, as on a full disk; the checkpoints before it stand.
+    """
+    try:
+        with atomic_dir(folder) as partial:
+            policy.model.save_pretrained(partial)
+            policy.tokenizer.save_pretrained(partial)
+            torch.save(optimizer.state_dict(), partial / _OPTIMIZER)
+            (partial / _STATE).write_text(json.dumps({"schema": SCHEMA, **asdict(state)}, allow_nan=False))
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeError
+        raise TrainingError(
+            f"the checkpoint {str(folder)!r} can't be written: {error}",
+            hint="the checkpoints before it stand; make room on the disk (agentrl runs prune), then --resume the run",
+        ) from error
 
 
 def load_trainer_state(folder: Path, optimizer: torch.optim.Optimizer) -> TrainerState:

@@ -112,7 +112,7 @@ def _train(
         state = load_trainer_state(checkpoint, optimizer)
     per_epoch = -(-len(rows.train) // sft.batch_size)
     total = per_epoch * sft.epochs
-    loss = float("nan")
+    loss = next((row["loss"] for row in reversed(run.metric_rows()) if "loss" in row), float("nan"))
     with graceful_stop(reporter) as stop:
         for step in range(state.step, total):
             began = time.monotonic()

@@ -56,16 +56,19 @@ def _header(t: Trajectory, step: int | None) -> Iterator[tuple[str, str]]:
     problem = t.problem
     origin = [problem.source, problem.family, f"level {problem.level}" if problem.level else ""]
     yield "problem", f"{problem.id} ({', '.join(part for part in origin if part)})"
-    yield "gold", problem.answer
+    if problem.answer:
+        yield "gold", problem.answer
     if t.verdict is None:
         yield "verdict", "none"
     else:
         answer = f", answer {t.verdict.extracted}" if t.verdict.extracted else ""
         yield "verdict", f"{'right' if t.verdict.correct else 'wrong'} ({t.verdict.status}){answer}"
     yield "ending", f"{t.ending}: {t.error}" if t.error else str(t.ending)
-    parts = ", ".join(f"{name} {value:.4g}" for name, value in t.reward_parts.items())
-    yield "reward", f"{t.reward:.4g}" + (f" ({parts}; before weights)" if parts else "")
-    yield "advantage", f"{t.advantage:.4g}"
+    if t.verdict is not None:
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in t.reward_parts.items())
+        yield "reward", f"{t.reward:.4g}" + (f" ({parts}; before weights)" if parts else "")
+    if step is not None:
+        yield "advantage", f"{t.advantage:.4g}"
     where = f"step {step}, " if step is not None else ""
     counts = f"{t.num_turns} turns, {t.num_calls} executed calls, {t.num_generated} generated tokens"
     yield "size", f"{where}{counts}, {t.wall_s:.2f} s"

@@ -209,7 +209,7 @@ def test_equal_seeds_give_equal_answers(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_problems_are_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal each line of stdin is one line of the conversation, until it ends."""
+    """Without a terminal each line of stdin is one line of the conversation, until it ends; nobody is prompted."""
     monkeypatch.chdir(tmp_path)
     done = chat("--set", "eval.temperature=0", stdin=f"{QUESTION}\n= 408\n")
     assert done.exit_code == 0, done.stderr
@@ -218,6 +218,7 @@ def test_problems_are_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.Monke
     assert "right (ok), answer 408" in done.stdout
     assert "nothing is remembered" in done.stderr
     assert "nothing is remembered" not in done.stdout
+    assert "> " not in done.stderr
 
 
 def test_a_pipe_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from agentrl_cli.pipeline.stages import Order, Stage
 from agentrl_cli.pipeline.text import render_pipeline, render_plan
 from agentrl_cli.reporting import NullReporter
 from agentrl_cli.runs import RunFolder
+from agentrl_cli.training.checkpoint import read_trainer_state
 
 SMALL = [
     "run.steps=2",
@@ -277,10 +278,12 @@ def test_a_run_that_ended_before_it_was_noted_is_not_trained_again(tmp_path: Pat
     journal = json.loads((out / "pipeline.json").read_text())
     del journal["stages"]["sft"]
     (out / "pipeline.json").write_text(json.dumps(journal))
-    weights = next((out / "sft" / "checkpoints").glob("*/model.safetensors"))
-    before = weights.stat().st_mtime_ns
+    checkpoint = out / "sft" / "checkpoints" / "step-000002"
+    before = contents(checkpoint)
+    assert read_trainer_state(checkpoint).step == 2  # 8 rows, 4 at a time
     assert statuses(run(order(), out, Stage.SFT)) == ["skipped", "skipped", "done", "left", "left", "left"]
-    assert weights.stat().st_mtime_ns == before
+    assert contents(checkpoint) == before
+    assert [row["step"] for row in RunFolder.open(out / "sft", read_only=True).metric_rows()] == [1, 2]
 
 
 @pytest.mark.slow
@@ -363,5 +366,6 @@ def test_the_command_prints_one_object_or_a_table(tmp_path: Path, monkeypatch: p
     assert again.stdout.startswith("collect   skipped  2 trajectories")
     assert again.stdout.endswith("next: agentrl pipeline --config small.toml --seed 3 --set sft.epochs=1 --out out\n")
     planned_text = CliRunner().invoke(app, [*arguments, "--dry-run"]).stdout
-    assert planned_text.startswith("collect   done     2 trajectories")
-    assert "config.run.seed " in planned_text
+    assert planned_text.startswith("config.run.seed ")
+    assert "\n\ncollect   done     2 trajectories" in planned_text
+    assert planned_text.endswith("\neval      left\ndiagnose  left\n")
