@@ -1,7 +1,5 @@
 """`agentrl chat`: ask a checkpoint a problem and see what it does with its tools."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -46,7 +44,7 @@ def chat(
     question = session.read_question(ask, gold=gold, as_json=as_json)
     run = options.run_folder(session.run_name(model))
     config = options.settings(preset, config_file, overrides=overrides, seed=seed, shortcuts={}, run=run)
-    with console.ConsoleReporter() as reporter, session.open_session(config, model=model, reporter=reporter) as opened:
+    with console.open_reporter() as reporter, session.open_session(config, model=model, reporter=reporter) as opened:
         width, show = console.PLAIN_WIDTH, console.print_text
         if question is None:
             conversation.converse(conversation.read_lines(), opened, width=width, show=show, say=reporter.info)

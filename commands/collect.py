@@ -1,14 +1,12 @@
 """`agentrl collect`: record trajectories of a teacher."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentrl_cli import console
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter
 
 
 @options.examples(
@@ -41,6 +39,6 @@ def collect(
         return
     from agentrl_cli.collection.collect import run_collect
 
-    with ConsoleReporter() as reporter:
+    with console.open_reporter() as reporter:
         result = run_collect(config, problems=problems, teacher=teacher, out=out, reporter=reporter)
     options.show(result, as_json=as_json, then=[f"agentrl filter {out} --out sft.jsonl"])

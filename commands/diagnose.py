@@ -1,7 +1,5 @@
 """`agentrl diagnose`: what is wrong with a run, and which setting to change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

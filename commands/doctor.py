@@ -1,7 +1,5 @@
 """`agentrl doctor`: what this machine can do, and which presets fit it."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,14 +1,12 @@
 """`agentrl eval`: measure a model on a benchmark, or audit the verifier."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentrl_cli import console
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter
 
 
 @options.examples(
@@ -51,7 +49,7 @@ def evaluate(
     else:
         from agentrl_cli.evaluation.runner import run_eval
 
-        with ConsoleReporter() as reporter:
+        with console.open_reporter() as reporter:
             result = run_eval(
                 config, benchmark=benchmark, model=model, data=data, limit=limit, out=out, reporter=reporter
             )

@@ -1,14 +1,12 @@
 """`agentrl export`: hand a checkpoint on to other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentrl_cli import console
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter
 
 
 @options.examples(
@@ -30,6 +28,6 @@ def export(
     """
     from agentrl_cli.export.huggingface import export_checkpoint
 
-    with ConsoleReporter() as reporter:
+    with console.open_reporter() as reporter:
         result = export_checkpoint(model, out, layout=to, merge=merge, reporter=reporter)
     options.show(result, as_json=as_json)

@@ -1,14 +1,12 @@
 """`agentrl filter`: keep the trajectories that are worth learning from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentrl_cli import console
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter
 
 
 @options.examples(
@@ -39,6 +37,6 @@ def filter_(
         return
     from agentrl_cli.filtering.filter import run_filter
 
-    with ConsoleReporter() as reporter:
+    with console.open_reporter() as reporter:
         result = run_filter(config, input=input_, out=out, reporter=reporter)
     options.show(result, as_json=as_json, then=[f"agentrl sft --data {out}"])

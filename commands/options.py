@@ -6,16 +6,16 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from agentrl_cli import console
 from agentrl_cli.commands import completion
-from agentrl_cli.config.load import load_config, load_run_config, resolved_dump
-from agentrl_cli.config.plan import make_plan
-from agentrl_cli.config.schema import Config
 from agentrl_cli.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from agentrl_cli.config.schema import Config
 
 _DEBUG = "agentrl.debug"
 _KEEP_LINES = "\b"
@@ -117,6 +117,8 @@ def settings(
         shortcuts: values of options that stand for a setting, by its full name; None where not given.
         strict: `--strict` was given.
     """
+    from agentrl_cli.config.load import load_config, load_run_config
+
     given = {**(shortcuts or {}), "data.strict": "true" if strict else None, "run.seed": seed}
     texts = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     if run is not None and preset is None and config_file is None:
@@ -145,7 +147,7 @@ def newest_run_or_refuse() -> Path:
     run = newest_run(ROOT)
     if run is None:
         raise RunError("no run is named and ./runs holds none", hint="name one, or make one: agentrl rl --preset tiny")
-    console.ConsoleReporter().info(f"run: {run}")
+    console.open_reporter().info(f"run: {run}")
     return run
 
 
@@ -176,6 +178,9 @@ def show_plan(config: Config, *, as_json: bool) -> None:
             timeout_s=config.tools.timeout_s,
             max_output_chars=config.sandbox.max_output_chars,
         )
+    from agentrl_cli.config.load import resolved_dump
+    from agentrl_cli.config.plan import make_plan
+
     show({"config": resolved_dump(config), **make_plan(config)}, as_json=as_json)
 
 

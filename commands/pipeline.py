@@ -1,7 +1,5 @@
 """`agentrl pipeline`: the whole chain of a preset in one folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +7,7 @@ import typer
 
 from agentrl_cli import console
 from agentrl_cli.commands import completion, options
-from agentrl_cli.pipeline.stages import DEFAULT_BENCHMARK, DEFAULT_TEACHER, Order, Stage
+from agentrl_cli.pipeline.names import DEFAULT_BENCHMARK, DEFAULT_TEACHER, Stage
 
 
 @options.examples("agentrl pipeline --preset tiny --out chain")
@@ -37,6 +35,7 @@ def pipeline(
     Finished stages are skipped; one that was stopped goes on.
     """
     from agentrl_cli.pipeline.chain import plan_pipeline, run_pipeline
+    from agentrl_cli.pipeline.stages import Order
     from agentrl_cli.pipeline.text import render_pipeline, render_plan
     from agentrl_cli.pipeline.typed import settings_options
 
@@ -52,7 +51,7 @@ def pipeline(
             options.show_plan(config, as_json=False)
             console.print_text("\n" + render_plan(plan))
         return
-    result = run_pipeline(order, out=out, until=until, open_reporter=console.ConsoleReporter)
+    result = run_pipeline(order, out=out, until=until, open_reporter=console.open_reporter)
     if as_json:
         console.print_json(result)
     else:

@@ -1,15 +1,11 @@
 """`agentrl presets`: what comes with the package, and what a setting means."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
 from agentrl_cli import console
 from agentrl_cli.commands import completion, options
-from agentrl_cli.config.catalog import explain
-from agentrl_cli.config.load import preset_names, preset_text
 
 presets = typer.Typer(name="presets", help="List, show and explain settings.", no_args_is_help=True)
 
@@ -20,6 +16,8 @@ presets = typer.Typer(name="presets", help="List, show and explain settings.", n
 )
 def list_() -> None:
     """List the presets."""
+    from agentrl_cli.config.load import preset_names
+
     console.print_text("\n".join(preset_names()))
 
 
@@ -29,6 +27,8 @@ def list_() -> None:
 )
 def show(name: Annotated[str, typer.Argument(autocompletion=completion.presets, help="Name of a preset.")]) -> None:
     """Print a preset as TOML, to start a file of your own from."""
+    from agentrl_cli.config.load import preset_text
+
     console.print_text(preset_text(name).rstrip())
 
 
@@ -43,4 +43,6 @@ def explain_(
     ],
 ) -> None:
     """Say what a setting means, its choices and its default."""
+    from agentrl_cli.config.catalog import explain
+
     console.print_text(explain(key))

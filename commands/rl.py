@@ -1,14 +1,12 @@
 """`agentrl rl`: train a policy with GRPO-TCR."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentrl_cli import console
 from agentrl_cli.commands import options
-from agentrl_cli.console import PLAIN_WIDTH, ConsoleReporter
 
 
 @options.examples(
@@ -51,10 +49,10 @@ def rl(
     from agentrl_cli.training.rl import run_rl
     from agentrl_cli.view.before_after import render_before_after
 
-    with ConsoleReporter() as reporter:
+    with console.open_reporter() as reporter:
         result = run_rl(config, out=out, resume=resume, reporter=reporter)
     run = result["run"]
     shown = result if as_json else {name: result[name] for name in ("run", "steps", "wall_s", "peak_mib")}
-    text = render_before_after(Path(run), result["before"], result["after"], width=PLAIN_WIDTH)
+    text = render_before_after(Path(run), result["before"], result["after"], width=console.PLAIN_WIDTH)
     then = [f"agentrl diagnose {run}", f"agentrl view {run}", f"agentrl eval generated --model {run}"]
     options.show(shown, as_json=as_json, text=text, then=then)

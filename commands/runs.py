@@ -1,7 +1,5 @@
 """`agentrl runs`: list, prune and compare runs."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`agentrl runs prune`: give disk space back."""
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,5 +52,5 @@ def _ask(what_goes: str) -> None:
     """Show what goes and go on only if the user says so."""
     if not sys.stdin.isatty():
         raise ConfigError("nobody is there to ask", hint="give --yes, or look first with --dry-run")
-    console.ConsoleReporter().info(what_goes)
+    console.open_reporter().info(what_goes)
     typer.confirm("remove it?", abort=True, err=True)

@@ -1,14 +1,12 @@
 """`agentrl sft`: supervised fine-tuning on trajectories."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentrl_cli import console
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter
 
 
 @options.examples(
@@ -46,6 +44,6 @@ def sft(
     require_possible(config, command="sft", sources=[])
     from agentrl_cli.training.sft import run_sft
 
-    with ConsoleReporter() as reporter:
+    with console.open_reporter() as reporter:
         result = run_sft(config, data=data, out=out, resume=resume, reporter=reporter)
     options.show(result, as_json=as_json, then=[f"agentrl rl --set model.path={result['checkpoint']}"])

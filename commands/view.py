@@ -1,7 +1,5 @@
 """`agentrl view`: read trajectories."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +35,7 @@ def view(
 
     found = select_records(path, record_id=record_id, correct=correct, limit=limit)
     spans = read_spans(found.file, found.places) if tokens else None
-    reporter = console.ConsoleReporter()
+    reporter = console.open_reporter()
     if found.is_torn:
         reporter.warn(f"the last line of {found.file} is cut off and left out")
     if as_json:

@@ -11,7 +11,8 @@ from typing import Any
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.plan import make_plan
 from agentrl_cli.pipeline.journal import Journal, open_journal
-from agentrl_cli.pipeline.stages import Order, Stage, check_early, run_stage
+from agentrl_cli.pipeline.names import Stage
+from agentrl_cli.pipeline.stages import Order, check_early, run_stage
 from agentrl_cli.pipeline.typed import stage_command
 from agentrl_cli.reporting import Reporter
 

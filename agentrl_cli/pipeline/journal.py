@@ -19,7 +19,8 @@ from agentrl_cli.config.digest import MAY_CHANGE, changed_settings
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.errors import RunError
 from agentrl_cli.files import clean_leftovers, try_lock, write_atomic
-from agentrl_cli.pipeline.stages import Order, Stage
+from agentrl_cli.pipeline.names import Stage
+from agentrl_cli.pipeline.stages import Order
 from agentrl_cli.runs import encode_metric
 from agentrl_cli.runs_index.facts import read_json
 

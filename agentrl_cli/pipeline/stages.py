@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,10 @@ from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config
 from agentrl_cli.errors import RunError
 from agentrl_cli.files import remove_dir
+from agentrl_cli.pipeline.names import Stage
 from agentrl_cli.reporting import Reporter
 from agentrl_cli.runs import RunFolder
 from agentrl_cli.runs_index.facts import is_running, latest_checkpoint, looks_like_run
-
-DEFAULT_TEACHER = "scripted"
-DEFAULT_BENCHMARK = "generated"
-
-
-class Stage(StrEnum):
-    """The stages, in their order."""
-
-    COLLECT = "collect"
-    FILTER = "filter"
-    SFT = "sft"
-    RL = "rl"
-    EVAL = "eval"
-    DIAGNOSE = "diagnose"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl_cli.pipeline.stages import Order, Stage
+from agentrl_cli.pipeline.names import Stage
+from agentrl_cli.pipeline.stages import Order
 from agentrl_cli.pipeline.typed import pipeline_command
 
 _Result = Mapping[str, Any]

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentrl_cli.pipeline.stages import DEFAULT_BENCHMARK, DEFAULT_TEACHER, Order, Stage, is_begun, rl_start
+from agentrl_cli.pipeline.names import DEFAULT_BENCHMARK, DEFAULT_TEACHER, Stage
+from agentrl_cli.pipeline.stages import Order, is_begun, rl_start
 
 
 def settings_options(

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from agentrl_cli.commands import options
-from agentrl_cli.console import ConsoleReporter
+from agentrl_cli.console.reporter import ConsoleReporter
 from agentrl_cli.errors import AgentRLError, ConfigError, SamplerError, TrainingError
 from agentrl_cli.main import ErrorBoundary
 

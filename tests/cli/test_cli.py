@@ -102,6 +102,42 @@ def test_help_and_settings_load_no_torch() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.parametrize("command", ["", "rl", "pipeline", "runs prune"])
+def test_help_loads_neither_settings_nor_terminal(command: str) -> None:
+    """Help costs little more than its interpreter: no pydantic, no rich, nothing of ours but commands."""
+    done = python(
+        "import sys\n"
+        "from agentrl_cli.main import app\n"
+        f"try: app([*{command.split()}, '--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "print({'pydantic', 'rich.console', 'rich.text', 'numpy', 'agentrl_cli.config.schema'} & set(sys.modules))\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("agentrl rl --preset 4", {"4b", "4b-grpo"}),
+        ("agentrl eval aime", {"aime2024", "aime2025"}),
+        ("agentrl rl --set grpo.epsilon_l", {"grpo.epsilon_low="}),
+        ("agentrl presets explain run.keep", {"run.keep_checkpoints", "run.keep_trajectories"}),
+    ],
+)
+def test_the_shell_completes_names(line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """TAB gives presets, benchmarks and settings, as bash asks for them."""
+    environment = {
+        "_AGENTRL_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    done = python("from agentrl_cli.main import app; app(prog_name='agentrl')")
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
 def test_loading_settings_alone_needs_neither_terminal_library() -> None:
     """A program that only reads settings gets pydantic and nothing more."""
     done = python(

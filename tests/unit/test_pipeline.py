@@ -18,7 +18,8 @@ from agentrl_cli.errors import AgentRLError, DataError, RunError
 from agentrl_cli.files import read_rows
 from agentrl_cli.pipeline.chain import plan_pipeline, run_pipeline
 from agentrl_cli.pipeline.journal import open_journal
-from agentrl_cli.pipeline.stages import Order, Stage
+from agentrl_cli.pipeline.names import Stage
+from agentrl_cli.pipeline.stages import Order
 from agentrl_cli.pipeline.text import render_pipeline, render_plan
 from agentrl_cli.reporting import NullReporter
 from agentrl_cli.runs import RunFolder

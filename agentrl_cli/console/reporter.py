@@ -1,29 +1,22 @@
-"""The terminal: results to stdout, everything else to stderr. The only module that imports rich.
-
-Colour and live lines appear on a terminal alone and never carry meaning; NO_COLOR is honoured (by rich).
-"""
+"""Progress on stderr: the table of steps, and on a terminal a bar and the lights below it."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from agentrl_cli.console import stderr
 from agentrl_cli.diagnosis.lights import Light, LightState, lights
-from agentrl_cli.errors import AgentRLError
 from agentrl_cli.progress import Clock, StepTable, write_seconds
 
-PLAIN_WIDTH = 80
 _MARKS = {
     LightState.OK: ("green", "+"),
     LightState.INFO: ("cyan", "i"),
@@ -34,62 +27,11 @@ _MARKS = {
 """Colour and sign of a light; the sign alone says everything."""
 
 
-def print_error(error: AgentRLError, *, debug: bool = False) -> None:
-    """Write `error:` and, after a blank line, `hint:` to stderr; with `debug` the traceback first."""
-    console = _stderr()
-    if debug:
-        console.file.write("".join(traceback.format_exception(error)))
-    console.print(f"[bold red]error:[/] {escape(error.message)}", soft_wrap=True, highlight=False)
-    if error.hint:
-        console.print(f"\n[bold cyan]hint:[/] {escape(error.hint)}", soft_wrap=True, highlight=False)
-
-
-def print_fault(error: Exception, *, debug: bool = False) -> None:
-    """Report an exception that nobody foresaw: a fault of ours."""
-    reason = " ".join(str(error).split())[:500]
-    hint = "" if debug else "this is a fault in agentrl; --debug shows the traceback to report it with"
-    wrapped = AgentRLError(f"unexpected {type(error).__name__}: {reason}", hint=hint).with_traceback(
-        error.__traceback__
-    )
-    wrapped.__cause__ = error
-    print_error(wrapped, debug=debug)
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """Write one JSON object on one line to stdout."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
-    sys.stdout.flush()
-
-
-def print_text(text: str) -> None:
-    """Write a result to stdout as it is."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def print_result(value: Mapping[str, Any]) -> None:
-    """Write a result for people to stdout: a line per value, nested names joined by dots."""
-    rows = list(_flatten(value))
-    width = max((len(name) for name, _ in rows), default=0)
-    print_text("\n".join(f"{name:<{width}}  {shown}" for name, shown in rows))
-
-
-def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """List nested values with their dotted names, as text."""
-    rows: list[tuple[str, str]] = []
-    for name, item in value.items():
-        if isinstance(item, Mapping):
-            rows += _flatten(item, prefix=f"{prefix}{name}.")
-        else:
-            rows.append((prefix + name, f"{item:.4g}" if isinstance(item, float) else str(item)))
-    return rows
-
-
 class ConsoleReporter:
     """Shows progress on stderr: lines of a table, and on a terminal a bar and the rules' lights below them."""
 
     def __init__(self) -> None:
-        self._console = _stderr()
+        self._console = stderr()
         self._table = StepTable(width=self._console.width)
         self._clock = Clock()
         self._progress: Progress | None = None
@@ -165,8 +107,3 @@ class ConsoleReporter:
             style, mark = _MARKS[light.state]
             parts.append(Text(f"{mark} {light.name}".replace(" ", "\u00a0"), style=style))
         return [Text("  ").join(parts)]
-
-
-def _stderr() -> Console:
-    """Return a console on stderr; outside of a terminal lines have 80 columns."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else PLAIN_WIDTH)
