@@ -234,6 +234,12 @@ def newest_run(root: Path = ROOT) -> Path | None:
     return next(iter(runs_by_age(root)), None)
 
 
+def newest_trained_run(root: Path = ROOT) -> Path | None:
+    """Return the newest run that has a checkpoint; the newest of all where none has, or None."""
+    runs = runs_by_age(root)
+    return next((run for run in runs if step_entries(run / "checkpoints")), next(iter(runs), None))
+
+
 def runs_by_age(root: Path = ROOT) -> list[Path]:
     """Return the runs under a folder, the one that was created last first."""
     runs = [(created, path) for path in root.glob("*") if (created := _created(path))]

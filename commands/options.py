@@ -128,9 +128,9 @@ def settings(
 
 def run_folder(model: str | None) -> Path | None:
     """Return the run that `--model` names (the newest in ./runs without a name), or None if it names no run."""
-    from agentrl_cli.runs import ROOT, newest_run
+    from agentrl_cli.runs import ROOT, newest_trained_run
 
-    path = newest_run(ROOT) if model is None else Path(model)
+    path = newest_trained_run(ROOT) if model is None else Path(model)
     if path is None or not (path / "config.json").is_file() or not (path / "metrics.jsonl").exists():
         return None
     return path

@@ -19,7 +19,7 @@ from agentrl_cli.files import write_atomic, write_rows
 from agentrl_cli.records import trajectory_to_row
 from agentrl_cli.reporting import Reporter
 from agentrl_cli.rewards.compose import ScoreFn, make_scorer
-from agentrl_cli.runs import HELD_OUT, ROOT, RunFolder, newest_run
+from agentrl_cli.runs import HELD_OUT, ROOT, RunFolder, newest_trained_run
 from agentrl_cli.seeding import derive_seed
 from agentrl_cli.types import Problem, Trajectory
 
@@ -147,8 +147,8 @@ def run_eval(
     """Evaluate a model on a benchmark with its tools and store every sample with its verdict.
 
     Args:
-        model: A run folder, a checkpoint folder or a Hugging Face id; None takes the newest run, or
-            `model.path` where there is no run.
+        model: A run folder (its best checkpoint is taken), a checkpoint folder or a Hugging Face id; None
+            takes the newest run that has a checkpoint, or `model.path` where there is no run.
         data: A local copy of the benchmark.
         limit: Only the first so many problems.
         out: Folder for the samples; None makes `eval/<benchmark>` in the run, or a folder under runs/.
@@ -159,7 +159,7 @@ def run_eval(
     problems = _problems(config, benchmark, data, limit, reporter)
     path, run = find_model(model)
     if path is not None:
-        reporter.info(f"model: {path}")
+        reporter.info(f"model: {path}" + (" (best checkpoint of the newest run)" if model is None else ""))
     score = make_scorer(
         config.rewards, overlong=config.grpo.overlong, max_completion_length=config.agent.max_completion_length
     )
@@ -195,7 +195,7 @@ def run_eval(
 def find_model(model: str | None) -> tuple[str | None, Path | None]:
     """Return what to load and the run that it belongs to: a run stands for its best checkpoint."""
     if model is None:
-        newest = newest_run(ROOT)
+        newest = newest_trained_run(ROOT)
         if newest is None:
             return None, None
         model = str(newest)

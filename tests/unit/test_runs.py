@@ -14,7 +14,7 @@ from agentrl_cli.config.load import load_run_config
 from agentrl_cli.config.schema import Config
 from agentrl_cli.errors import RunError
 from agentrl_cli.files import atomic_dir, read_rows, write_atomic
-from agentrl_cli.runs import RunFolder, newest_run
+from agentrl_cli.runs import RunFolder, newest_run, newest_trained_run
 
 
 def new_run(path: Path) -> RunFolder:
@@ -168,6 +168,34 @@ def test_without_a_checkpoint_there_is_none(tmp_path: Path) -> None:
         assert run.latest_checkpoint() is None
         run.truncate_after(0)
     assert read_rows(tmp_path / "run" / "metrics.jsonl") == ([], False)
+
+
+def test_the_newest_run_with_a_checkpoint_stands_for_a_model(tmp_path: Path) -> None:
+    """A newer run that has not saved yet does not hide the one that has."""
+    assert newest_trained_run(tmp_path) is None
+    with new_run(tmp_path / "old") as run, atomic_dir(run.checkpoint_path(1)):
+        run.log_metrics(1, {})
+    with new_run(tmp_path / "new"):
+        pass
+    assert newest_run(tmp_path) == tmp_path / "new"
+    assert newest_trained_run(tmp_path) == tmp_path / "old"
+
+
+def test_a_run_that_fails_before_it_has_computed_anything_goes(tmp_path: Path) -> None:
+    """The next try can have its name; what has measured or logged something stays, whatever ends it."""
+
+    def fail(run: RunFolder, *, logged: bool) -> None:
+        if logged:
+            run.log_metrics(1, {})
+        raise KeyError
+
+    for logged in (False, True):
+        with pytest.raises(KeyError), new_run(tmp_path / "run") as run:
+            fail(run, logged=logged)
+        assert (tmp_path / "run").exists() is logged
+    with pytest.raises(KeyError), RunFolder.open(tmp_path / "run"):
+        raise KeyError
+    assert (tmp_path / "run").exists()
 
 
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
