@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentrl_cli.config.plan import NEEDS_GPU_ABOVE, download_bytes
 from agentrl_cli.config.plan_machine import Machine, read_machine
-from agentrl_cli.config.plan_memory import GIB
+from agentrl_cli.config.plan_memory import GIB, rl_memory
 from agentrl_cli.config.plan_models import FoundModel, find_model, is_local_path
 from agentrl_cli.config.schema import Config
 from agentrl_cli.data.catalog import find_dataset
@@ -60,10 +60,11 @@ def find_missing(config: Config, *, sources: Sequence[str], machine: Machine) ->
 def _no_gpu(config: Config, model: FoundModel, machine: Machine) -> Missing | None:
     if model.facts is None or machine.gpus or model.facts.num_parameters <= NEEDS_GPU_ABOVE:
         return None
-    size = f"{model.facts.num_parameters / 1e9:.1f} billion parameters"
+    needed, there = rl_memory(config, model.facts).peak / GIB, machine.device_bytes / GIB
     return Missing(
         "GPU",
-        f"no CUDA device was found, and {config.model.path} has {size}",
+        f"no CUDA device was found; {config.model.path} has {model.facts.num_parameters / 1e9:.1f} billion parameters, "
+        f"and rl may need {needed:.0f} GiB at full lengths ({there:.0f} GiB here; see --dry-run)",
         "use a machine with one (agentrl doctor shows what is seen), or begin small: agentrl rl --preset tiny",
         is_fatal=True,
     )

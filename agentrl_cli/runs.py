@@ -31,6 +31,10 @@ from agentrl_cli.files import RowWriter, clean_leftovers, read_rows, remove_dir,
 SCHEMA = 1
 ROOT = Path("runs")
 """Where runs go that are given no name."""
+DONE, STOPPED, FAILED = "done", "stopped", "failed"
+"""First words of how a run ended, in events.log."""
+PRUNED = "pruned"
+"""First word of the event that `runs prune` leaves; it says nothing about how the run ended."""
 HELD_OUT = "eval/held_out/avg@"
 """Begins the name of accuracy on held-out problems; the number of samples follows."""
 _STEP_FOLDERS = ("trajectories", "eval")
@@ -207,7 +211,7 @@ class RunFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._lock is not None:
             with suppress(OSError):  # on a full disk it must not hide what went wrong
-                self.log_event("done" if error is None else f"ended by {type(error).__name__}: {error}")
+                self.log_event(_ending(error))
         if error is not None and self._is_new and not self._holds_anything():
             remove_dir(self.path)
         self.close()
@@ -216,6 +220,34 @@ class RunFolder:
         """Whether something has been computed; what failed before that would only be in the way of the next try."""
         folders = (self.path / "checkpoints", *(self.path / name for name in _STEP_FOLDERS))
         return bool(self.metric_rows()) or any(any(folder.iterdir()) for folder in folders)
+
+
+def _ending(error: BaseException | None) -> str:
+    """Return how a run ended, as events.log says it."""
+    if error is None:
+        return DONE
+    if isinstance(error, KeyboardInterrupt):
+        return f"{STOPPED} by Ctrl-C"
+    if isinstance(error, SystemExit):
+        return f"{STOPPED} by SIGTERM"
+    return f"{FAILED}: {type(error).__name__}: {error}"
+
+
+def how_it_ended(path: Path) -> str:
+    """Return what events.log last says of a run's end: beginning with `DONE`, `STOPPED` or `FAILED`; or nothing.
+
+    A run that goes on, or that was killed, has left no word of it.
+    """
+    file = path / "events.log"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    events = [text for line in lines if not (text := line.partition(" ")[2]).startswith(PRUNED)]
+    return events[-1] if events and events[-1].startswith((DONE, STOPPED, FAILED)) else ""
+
+
+def find_run_folder(name: str, root: Path = ROOT) -> Path:
+    """Return the folder that a path, or the name of a run under the root, means; nothing is looked up in it."""
+    path = Path(name)
+    return root / name if not path.exists() and (root / name).is_dir() else path
 
 
 def step_of(path: Path) -> int:

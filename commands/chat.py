@@ -10,14 +10,15 @@ from agentrl_cli.commands import completion, options
 
 @options.examples(
     "agentrl chat",
-    'agentrl chat runs/first --ask "What is 12 times 34?" --gold 408',
-    'echo "What is 12 times 34?" | agentrl chat runs/first',
+    'agentrl chat runs/first --ask "$(cat problem.txt)" --gold 388',
+    "agentrl chat runs/first < problems.txt",
 )
 def chat(
     model: Annotated[
         str | None,
         typer.Argument(
             metavar="RUN|CHECKPOINT|MODEL",
+            callback=options.find_run,
             autocompletion=completion.runs,
             help="Whom to ask; the newest run in ./runs.",
         ),

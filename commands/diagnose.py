@@ -1,10 +1,5 @@
 """`agentrl diagnose`: what is wrong with a run, and which setting to change."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from agentrl_cli import console
 from agentrl_cli.commands import options
 
@@ -14,10 +9,7 @@ from agentrl_cli.commands import options
     "agentrl diagnose runs/first --json",
 )
 def diagnose(
-    run: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN", exists=True, help="Run folder, or a metrics log; the newest run in ./runs."),
-    ] = None,
+    run: options.Run = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:

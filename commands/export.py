@@ -13,7 +13,12 @@ from agentrl_cli.commands import options
     "agentrl export runs/first --to hf --out my-model",
 )
 def export(
-    model: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run stands for its best checkpoint.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|CHECKPOINT", callback=options.find_run, help="A run stands for its best checkpoint."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder to make; nothing is overwritten.")],
     to: Annotated[str, typer.Option("--to", metavar="LAYOUT", help="hf: a Hugging Face folder.")] = "hf",
     merge: Annotated[

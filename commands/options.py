@@ -64,12 +64,42 @@ Preset = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file whose settings go over the preset's.")
 ]
+
+
+def find_run(value: Any) -> Any:
+    """Let a name stand for the run of that name in ./runs, whatever type the option has."""
+    if value is None:
+        return None
+    from agentrl_cli.runs import find_run_folder
+
+    return type(value)(find_run_folder(str(value)))
+
+
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        callback=find_run,
+        autocompletion=completion.runs,
+        help="Go on from the last checkpoint of a run.",
+    ),
+]
+Run = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN",
+        callback=find_run,
+        autocompletion=completion.runs,
+        help="Run folder or its name, or a metrics log; the newest run in ./runs.",
+    ),
+]
 Benchmark = Annotated[
     str,
     typer.Argument(
         metavar="BENCHMARK",
         autocompletion=completion.benchmarks,
-        help="generated, a benchmark by name, or verifier (needs --data).",
+        help="generated, a benchmark by name, a file, or any name with --data; verifier audits the verifier.",
     ),
 ]
 Model = Annotated[
@@ -77,6 +107,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="RUN|PATH|NAME",
+        callback=find_run,
         autocompletion=completion.runs,
         help="What to measure: a run stands for its best checkpoint; the newest run if not given.",
     ),
@@ -181,7 +212,11 @@ def show_plan(config: Config, *, as_json: bool) -> None:
     from agentrl_cli.config.load import resolved_dump
     from agentrl_cli.config.plan import make_plan
 
-    show({"config": resolved_dump(config), **make_plan(config)}, as_json=as_json)
+    plan = make_plan(config)
+    show({"config": resolved_dump(config), **plan}, as_json=as_json)
+    if not as_json:
+        problems = "".join(f"\n  {text}" for text in plan["problems"]) or " nothing"
+        console.print_text(f"\nwhat stands against it on this machine:{problems}")
 
 
 def show(result: Mapping[str, Any], *, as_json: bool, text: str = "", then: Sequence[str] = ()) -> None:

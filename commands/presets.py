@@ -16,9 +16,9 @@ presets = typer.Typer(name="presets", help="List, show and explain settings.", n
 )
 def list_() -> None:
     """List the presets."""
-    from agentrl_cli.config.load import preset_names
+    from agentrl_cli.config.explain import describe_presets
 
-    console.print_text("\n".join(preset_names()))
+    console.print_text(describe_presets())
 
 
 @presets.command("show")
@@ -43,6 +43,6 @@ def explain_(
     ],
 ) -> None:
     """Say what a setting means, its choices and its default."""
-    from agentrl_cli.config.catalog import explain
+    from agentrl_cli.config.explain import explain
 
     console.print_text(explain(key))

@@ -18,9 +18,7 @@ def rl(
     data: Annotated[
         str | None, typer.Option("--data", metavar="FILE", help="Problems to train on; same as --set data.train=FILE.")
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Go on from the last checkpoint of a run.")
-    ] = None,
+    resume: options.Resume = None,
     preset: options.Preset = None,
     config_file: options.ConfigFile = None,
     overrides: options.Overrides = None,

@@ -17,9 +17,7 @@ def sft(
     data: Annotated[
         Path, typer.Option("--data", metavar="FILE", exists=True, dir_okay=False, help="Trajectories to learn from.")
     ],
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Go on from the last checkpoint of a run.")
-    ] = None,
+    resume: options.Resume = None,
     preset: options.Preset = None,
     config_file: options.ConfigFile = None,
     overrides: options.Overrides = None,

@@ -15,7 +15,12 @@ from agentrl_cli.commands import options
     "agentrl view runs/first/trajectories/step-000001.jsonl --tokens",
 )
 def view(
-    path: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="Trajectories (JSONL), or a run for its newest.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|RUN", callback=options.find_run, help="Trajectories (JSONL), or a run for its newest."
+        ),
+    ],
     record_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Of one trajectory, or of a problem for all of its.")
     ] = None,

@@ -65,6 +65,7 @@ def run_collect(config: Config, *, problems: str | None, teacher: str, out: Path
     with Recording(out, jobs=jobs, facts={"teacher": spec.text, "settings": _settings(config, spec)}) as recording:
         todo = [job for job in jobs if job.trajectory_id not in recording.done]
         skipped = len(jobs) - len(todo)
+        reporter.info(f"{len(jobs)} trajectories of {len(tasks)} problems from {source}, into {out}")
         if skipped:
             reporter.info(f"{skipped} of {len(jobs)} trajectories are in {out} already")
         watch = _Watch(recording, config.guard, total=len(todo), reporter=reporter)

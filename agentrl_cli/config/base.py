@@ -10,6 +10,7 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
 
 

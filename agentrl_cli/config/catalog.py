@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from agentrl_cli.config.elsewhere import known_elsewhere
 from agentrl_cli.config.schema import Config
 from agentrl_cli.errors import ConfigError
 
@@ -62,7 +63,7 @@ def resolve_key(key: str) -> str:
 
 def unknown_key(key: str, *, where: str = "") -> ConfigError:
     """Return the error for a name that no setting has, with the nearest one that exists."""
-    near, section = nearest(key), key.rpartition(".")[0]
+    near, section = known_elsewhere(key) or nearest(key), key.rpartition(".")[0]
     if near:
         hint = f"did you mean {near}?"
     elif section in catalog():
@@ -96,24 +97,6 @@ def children(section: str) -> list[Setting]:
         for path, setting in catalog().items()
         if path.startswith(prefix) and "." not in path[len(prefix) :] and path != section
     ]
-
-
-def explain(key: str) -> str:
-    """Return what a setting means, its default and its choices; for a section, a line per setting.
-
-    Raises:
-        ConfigError: no setting ends in `key`, or several do.
-    """
-    setting = catalog()[resolve_key(key)]
-    lines = [setting.path, f"  {setting.doc}"]
-    if setting.is_section:
-        lines += [f"  {child.path}: {child.doc}" for child in children(setting.path)]
-        return "\n".join(lines)
-    options = choices(setting.annotation)
-    lines += [f"  choices: {', '.join(options)}"] if options else []
-    lines += [f"  default: {setting.default if setting.default == REQUIRED else toml_text(setting.default)}"]
-    lines += [f"  only with {setting.variant}"] if setting.variant else []
-    return "\n".join(lines)
 
 
 def choices(annotation: Any) -> list[str]:

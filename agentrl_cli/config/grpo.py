@@ -110,9 +110,11 @@ class GrpoConfig(Section):
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """What the advantage is divided by."""
     epsilon_low: PositiveFloat = 0.2
-    """Lower clip range of the ratio."""
+    """Lower clip range: below a ratio of 1 - epsilon_low a token of a bad trajectory is not pushed down further."""
     epsilon_high: PositiveFloat = 0.28
-    """Upper clip range of the ratio (clip-higher)."""
+    """Upper clip range (clip-higher): above a ratio of 1 + epsilon_high a token of a good trajectory is not pushed
+    up further. Wider leaves rare tokens room to grow and keeps entropy up; too wide is unstable. See
+    `epsilon_high_schedule` and docs/method.md."""
     epsilon_high_schedule: EpsilonHighSchedule = EpsilonHighSchedule()
     """How `epsilon_high` moves over the run."""
     delta: Annotated[float | None, Unsettable] = None

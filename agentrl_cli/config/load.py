@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,9 @@ def preset_text(name: str) -> str:
     """
     names = preset_names()
     if name not in names:
-        hint = f"presets are {', '.join(names)}; a file of your own goes to --config"
+        close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+        meant = f"did you mean {close[0]}? " if close else ""
+        hint = f"{meant}presets are {', '.join(names)}; a file of your own goes to --config"
         raise ConfigError(f"unknown preset {name!r}", hint=hint)
     return (_presets() / f"{name}.toml").read_text(encoding="utf-8")
 

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agentrl_cli.config.base import (
     Fraction,
+    LearningRate,
     NonNegative,
     NonNegativeFloat,
     Positive,
@@ -37,7 +38,8 @@ class RunConfig(Section):
     """Equal seeds give equal bits on one machine, thread count and set of versions: a round of turns waits
     for its tools, and batches never depend on wall time."""
     threads: NonNegative = 0
-    """CPU threads of torch; 0 leaves torch's own choice."""
+    """CPU threads of torch; 0 leaves torch's own choice. On a machine that others use too,
+    set 1: threads that wait for each other cost more than they bring."""
     save_every_steps: Positive = 10
     """A checkpoint that can be resumed is written every so many steps, and at the end."""
     keep_checkpoints: Positive = 2
@@ -242,8 +244,9 @@ class RewardsConfig(Section):
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
-    learning_rate: PositiveFloat = 1e-6
-    """Peak learning rate."""
+    learning_rate: LearningRate = 1e-6
+    """Peak learning rate. Full weights of billions of parameters take about 1e-6, adapters ten times as much, a model
+    of a million parameters more; too high destroys a model within a few updates."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate moves after warm-up: constant, or falling so that it would reach 0 right after the last update."""
     warmup_frac: Fraction = 0.0
@@ -261,7 +264,7 @@ class OptimConfig(Section):
 class SftOptimConfig(OptimConfig):
     """Optimizer of sft."""
 
-    learning_rate: PositiveFloat = 1e-5
+    learning_rate: LearningRate = 1e-5
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """How the rate moves after warm-up: constant, or falling so that it would reach 0 right after the last update."""

@@ -73,13 +73,15 @@ def print_result(value: Mapping[str, Any]) -> None:
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """List nested values with their dotted names, as text."""
+    """List nested values with their dotted names, as text; what has no value is left out."""
     rows: list[tuple[str, str]] = []
     for name, item in value.items():
         if isinstance(item, Mapping):
             rows += _flatten(item, prefix=f"{prefix}{name}.")
         elif isinstance(item, list) and item and all(isinstance(part, str) for part in item) and len(item) > 1:
             rows += [(prefix + name, part) for part in item]
+        elif item is None:
+            continue
         else:
             rows.append((prefix + name, f"{item:.4g}" if isinstance(item, float) else str(item)))
     return rows

@@ -57,7 +57,8 @@ def _commit(table: Any) -> str:
 def _by_hand(dataset: DataSet) -> str:
     from huggingface_hub import is_offline_mode
 
-    state = "HF_HUB_OFFLINE is set, so nothing is fetched" if is_offline_mode() else "with a connection, run this again"
+    off = "downloads are off (--offline or HF_HUB_OFFLINE), so nothing is fetched"
+    state = off if is_offline_mode() else "with a connection, run this again"
     revision = f" --revision {dataset.revision}" if dataset.revision else ""
     command = f"hf download {dataset.repo} --repo-type dataset{revision} --local-dir {dataset.name}"
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl_cli.diagnosis.report import Diagnosis, Finding, Silent, worst_first
@@ -9,6 +10,10 @@ from agentrl_cli.diagnosis.rules import OPPOSITES, RULES, Rule
 from agentrl_cli.diagnosis.series import MetricLog, read_metric_log
 from agentrl_cli.diagnosis.symptoms import Answer
 from agentrl_cli.diagnosis.windows import NoDataError
+from agentrl_cli.runs import FAILED, HELD_OUT, STOPPED, how_it_ended
+
+_WORSE = 0.1
+"""Loss of held-out accuracy that is named."""
 
 
 def diagnose_run(path: Path) -> Diagnosis:
@@ -20,7 +25,31 @@ def diagnose_run(path: Path) -> Diagnosis:
     Raises:
         RunError, DataError: there is nothing that can be read.
     """
-    return diagnose_log(read_metric_log(path))
+    log = read_metric_log(path)
+    diagnosis = diagnose_log(log)
+    return replace(diagnosis, notes=[*_endings(path), *worse(log), *diagnosis.notes])
+
+
+def worse(log: MetricLog) -> list[str]:
+    """Return a sentence if the model does worse on held-out problems than at its start, by a tenth or more."""
+    name = next((name for name in log.series if name.startswith(HELD_OUT)), "")
+    scores = log.series.get(name, {})
+    if len(scores) < 2:
+        return []
+    first, last = min(scores), max(scores)
+    if scores[first] - scores[last] < _WORSE:
+        return []
+    rate = log.setting("optim.learning_rate")
+    suspect = f"; if it fell at once, the first suspect is optim.learning_rate={rate:g}" if rate else ""
+    return [
+        f"the model got worse: held-out accuracy {scores[first]:.3f} at step {first}, {scores[last]:.3f} at step "
+        f"{last}{suspect}"
+    ]
+
+
+def _endings(path: Path) -> list[str]:
+    end = how_it_ended(path) if path.is_dir() else ""
+    return [f"the run {end}"] if end.startswith((FAILED, STOPPED)) else []
 
 
 def diagnose_log(log: MetricLog) -> Diagnosis:

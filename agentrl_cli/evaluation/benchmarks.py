@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentrl_cli.data.catalog import BENCHMARKS, find_dataset, nearest_name
+from agentrl_cli.data.readers import SUFFIXES
 from agentrl_cli.data.sources import Reading, read_file, read_source
 from agentrl_cli.errors import DataError
 from agentrl_cli.rewards.verify import check_gold
@@ -55,6 +56,8 @@ def add_instruction(problem: Problem) -> Problem:
 
 
 def _unknown(name: str) -> DataError:
+    if Path(name).suffix in SUFFIXES:
+        return DataError(f"there is no file {name!r}", hint="give the path of a file, or a benchmark's name")
     near = nearest_name(name)
     meant = f"did you mean {near!r}? " if near else ""
     known = ", ".join(BENCHMARKS)

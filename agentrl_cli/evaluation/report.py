@@ -88,7 +88,7 @@ def _require_complete(samples: Sequence[Sequence[Trajectory]]) -> int:
     lost = [t for group in samples for t in group if not t.ending.is_valid]
     if lost:
         raise TrainingError(
-            f"{len(lost)} of {sum(map(len, samples))} samples were lost to failures of the infrastructure; the first: "
+            f"{len(lost)} of {sum(map(len, samples))} samples were lost, so there is no score; the first, "
             f"{lost[0].id!r}: {lost[0].error or lost[0].ending.value}",
             hint=infra_hint(lost[0].error),
         )

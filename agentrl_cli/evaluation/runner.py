@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,11 @@ def eval_metrics(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def accuracy_by_family(samples: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-    """Return mean correctness per family of problems."""
+    """Return mean correctness per family of problems; problems without one are left out."""
     by_family: dict[str, list[bool]] = {}
     for group in samples:
         for trajectory in group:
-            if trajectory.verdict is not None:
+            if trajectory.verdict is not None and trajectory.problem.family:
                 by_family.setdefault(trajectory.problem.family, []).append(trajectory.verdict.correct)
     return {family: sum(values) / len(values) for family, values in sorted(by_family.items())}
 
@@ -151,7 +152,8 @@ def run_eval(
             takes the newest run that has a checkpoint, or `model.path` where there is no run.
         data: A local copy of the benchmark.
         limit: Only the first so many problems.
-        out: Folder for the samples; None makes `eval/<benchmark>` in the run, or a folder under runs/.
+        out: Folder for the samples; None makes `eval/<benchmark>` in the run or under runs/, with a number
+            behind it where there is a result already.
 
     Returns:
         `{benchmark, model, n, k, avg_at_k, stderr, …, samples_file}`.
@@ -175,7 +177,7 @@ def run_eval(
             seed=config.run.seed,
         )
         name = actor.name
-    folder = out or (run or Path("runs")) / "eval" / _file_name(benchmark, name if run is None else "")
+    folder = out or _free((run or ROOT) / "eval" / _file_name(benchmark, name if run is None else ""))
     samples_file = folder / "samples.jsonl"
     write_samples(samples_file, samples)
     result = {
@@ -221,6 +223,12 @@ def _problems(
         return load_benchmark(benchmark, data, limit, reading=reading, warn=reporter.warn)
     problems = load_problems("generated:test", generated=config.data.generated, seed=config.run.seed)
     return problems[: limit or config.eval.num_problems]
+
+
+def _free(folder: Path) -> Path:
+    """Return the folder, or one with a number behind its name where it holds a result: none is ever replaced."""
+    numbered = (folder.with_name(f"{folder.name}-{n}") for n in count(2))
+    return next(path for path in chain([folder], numbered) if not (path / "result.json").exists())
 
 
 def _file_name(benchmark: str, model: str) -> str:

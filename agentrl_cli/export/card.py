@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from agentrl_cli import __version__
+from agentrl_cli.agent.tools import PYTHON_SCHEMA
 from agentrl_cli.config.digest import changed_settings
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config
@@ -16,7 +18,7 @@ from agentrl_cli.runs_index.facts import NOT_SET, RunFacts, held_out_results, lo
 _BENCHMARK = ("benchmark", "model", "n", "k", "avg_at_k", "temperature")
 _SECTIONS = {
     "sft": {"run", "model", "data", "agent", "sft"},
-    "rl": {"run", "model", "data", "sampler", "sandbox", "tools", "agent", "rewards", "grpo", "optim"},
+    "rl": {"run", "model", "data", "eval", "sampler", "sandbox", "tools", "agent", "rewards", "grpo", "optim"},
 }
 """Sections of the settings that each command trains with."""
 
@@ -37,6 +39,8 @@ def model_card(checkpoint: Path, *, run: Path | None, is_merged: bool) -> str:
             if is_merged
             else "These are low-rank adapters (peft); they need the base model that adapter_config.json names."
         )
+    if not is_adapter or is_merged:
+        lines += ["", *_usage(run)]
     if run is None:
         lines += ["", "No run is known that this checkpoint belongs to."]
     else:
@@ -44,6 +48,29 @@ def model_card(checkpoint: Path, *, run: Path | None, is_merged: bool) -> str:
         lines += ["", *_training(facts, step_of(checkpoint)), "", *_settings(facts)]
         lines += ["", *_figures(facts, checkpoint)]
     return "\n".join(lines) + "\n"
+
+
+def _usage(run: Path | None) -> Iterator[str]:
+    """Yield how to talk to the model: as in training, with the tools in its prompt."""
+    prompt = read_facts(run).settings["agent"]["system_prompt"].strip() if run else ""
+    system = f'{{"role": "system", "content": {json.dumps(prompt)}}}, ' if prompt else ""
+    yield "## Use"
+    yield ""
+    yield "The model was trained with its tools in the prompt; without them it does not know what to call."
+    yield ""
+    yield "```python"
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
+    yield ""
+    yield 'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")'
+    yield 'model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")'
+    yield f"tools = {json.dumps([PYTHON_SCHEMA])}"
+    yield f'messages = [{system}{{"role": "user", "content": "Tom has 12 bags of 34 beads. How many beads?"}}]'
+    yield 'options = {"add_generation_prompt": True, "return_dict": True, "return_tensors": "pt"}'
+    yield "inputs = tokenizer.apply_chat_template(messages, tools=tools, **options)"
+    yield 'print(tokenizer.decode(model.generate(**inputs, max_new_tokens=200)[0][len(inputs["input_ids"][0]):]))'
+    yield "```"
+    yield ""
+    yield "`agentrl chat THIS_FOLDER` runs its calls, too."
 
 
 def _title(checkpoint: Path, run: Path | None) -> str:

@@ -15,7 +15,7 @@ from agentrl_cli.types import Ending, Problem, Trajectory, Verdict, VerdictStatu
 from agentrl_cli.user_code import describe, load_user_module
 
 SETTING = "rewards.module"
-_CONTRACT = "write `def reward(trajectory) -> float`; trajectory.problem, .messages, .final_text and .verdict are there"
+_CONTRACT = "write `def reward(trajectory) -> float`; it has problem, messages, final_text, num_calls, verdict"
 
 
 class UserRewardError(Exception):

@@ -12,10 +12,9 @@ from typing import Any
 
 from agentrl_cli.diagnosis.series import MetricLog, read_metric_log
 from agentrl_cli.errors import AgentRLError, RunError
+from agentrl_cli.runs import DONE, FAILED, STOPPED, how_it_ended
 from agentrl_cli.runs_index.facts import is_running, looks_like_run, read_facts, show_size, size_of
 
-PRUNED = "pruned"
-"""First word of the event that `runs prune` leaves; it says nothing about how the run ended."""
 _HEADER = ("name", "kind", "model", "state", "steps", "acc", "eval", "size", "age")
 
 
@@ -25,6 +24,7 @@ class State(StrEnum):
     RUNNING = "running"
     DONE = "done"
     STOPPED = "stopped"
+    FAILED = "failed"
     DAMAGED = "damaged"
 
 
@@ -36,7 +36,7 @@ class RunSummary:
     path: Path
     state: State
     reason: str
-    """Why it stopped or what is damaged, else empty."""
+    """Why it stopped or failed, or what is damaged, else empty."""
     size_bytes: int
     kind: str = ""
     model: str = ""
@@ -131,13 +131,12 @@ def _state(path: Path) -> tuple[State, str]:
     """Return the state by lock and events: what was killed left no event of its end."""
     if is_running(path):
         return State.RUNNING, ""
-    file = path / "events.log"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    events = [text for line in lines if not (text := line.partition(" ")[2]).startswith(PRUNED)]
-    last = events[-1] if events else ""
-    if last == "done":
+    end = how_it_ended(path)
+    if end == DONE:
         return State.DONE, ""
-    return State.STOPPED, last if last.startswith("ended by") else "killed: nothing says how it ended"
+    if end.startswith(FAILED):
+        return State.FAILED, end.removeprefix(f"{FAILED}: ")
+    return State.STOPPED, end.removeprefix(f"{STOPPED} ") or "killed, or the machine went down"
 
 
 def _eval_names(log: MetricLog) -> list[str]:

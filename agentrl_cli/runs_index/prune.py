@@ -18,9 +18,9 @@ from typing import Any
 
 from agentrl_cli.errors import ConfigError, RunError
 from agentrl_cli.files import clean_leftovers, remove_dir, try_lock
-from agentrl_cli.runs import RunFolder, step_entries, step_of
+from agentrl_cli.runs import PRUNED, RunFolder, step_entries, step_of
 from agentrl_cli.runs_index.facts import is_running, show_size, size_of
-from agentrl_cli.runs_index.listing import PRUNED, RunSummary, State, find_run, list_runs, summarise_run
+from agentrl_cli.runs_index.listing import RunSummary, State, find_run, list_runs, summarise_run
 
 WHAT = ("checkpoints", "trajectories", "runs")
 _DAY_S = 86400

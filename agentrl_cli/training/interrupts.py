@@ -36,7 +36,7 @@ def graceful_stop(reporter: Reporter) -> Iterator[StopRequest]:
         if request:
             raise KeyboardInterrupt
         request.signum = signum
-        reporter.warn("stopping after this step, with a checkpoint; press Ctrl-C again to stop now")
+        reporter.warn("stopping after this step, with a checkpoint; a second signal (Ctrl-C) stops now")
 
     previous = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -45,7 +45,8 @@ def step_optimizer(
         optimizer.zero_grad(set_to_none=True)
         raise TrainingError(
             f"the gradient of update {update} is not finite (norm {norm})",
-            hint="lower optim.learning_rate, or resume from the last checkpoint with another seed",
+            hint="lower optim.learning_rate and begin a new run, from the last checkpoint if there is one: "
+            "--set model.path=RUN/checkpoints/step-N",
         )
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

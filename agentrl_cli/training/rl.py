@@ -34,7 +34,14 @@ from agentrl_cli.training.metrics import rl_metrics, step_metrics
 from agentrl_cli.training.optimizer import build_optimizer
 from agentrl_cli.training.reference import Reference
 from agentrl_cli.training.sampling import InfraGuard, ProblemStream, SampledStep, sample_step
-from agentrl_cli.training.setup import LESS_MEMORY, check_trainable, open_run, require_no_dropout, set_threads
+from agentrl_cli.training.setup import (
+    LESS_MEMORY,
+    check_trainable,
+    open_run,
+    require_no_dropout,
+    say_resumed,
+    set_threads,
+)
 from agentrl_cli.training.update import StepPlan, UpdateResult, loss_settings, train_on_groups
 from agentrl_cli.types import Problem
 
@@ -58,6 +65,8 @@ def run_rl(config: Config, *, out: Path | None, resume: Path | None, reporter: R
     with run, open_stack(config, model_path=str(checkpoint) if checkpoint else None, trainable=True) as stack:
         if not checkpoint:
             run.record_identity(stack.policy.identity)
+        else:
+            reporter.info(say_resumed(run, checkpoint, total=config.run.steps))
         trainer = RlTrainer(config, stack, run=run, checkpoint=checkpoint, reporter=reporter)
         before = trainer.measure(0)
         if not run.has_step(0):
@@ -128,6 +137,8 @@ class RlTrainer:
                 if step % self._config.run.save_every_steps == 0 or step == self._config.run.steps or stop:
                     self._save()
                 if stop:
+                    resume = f"agentrl rl --resume {self._run.path}"
+                    self._reporter.info(f"stopped after step {self._state.step}; go on with: {resume}")
                     stop.exit()
 
     def measure(self, step: int) -> dict[str, Any]:
@@ -173,11 +184,11 @@ class RlTrainer:
         )
         if "entropy" in metrics:
             self._controller.observe(step, metrics["entropy"])
+        self._reporter.step(step, config.run.steps, metrics)
         every = config.eval.every_steps
         if step == config.run.steps or (every and step % every == 0):
             metrics |= eval_metrics(self.measure(step))
         self._run.log_metrics(step, metrics)
-        self._reporter.step(step, config.run.steps, metrics)
         self._state = TrainerState(
             step=step,
             update=self._state.update + updated.result.num_updates,

@@ -11,7 +11,7 @@ from agentrl_cli.config.digest import changed_settings, config_digest, input_fil
 from agentrl_cli.config.load import resolved_dump
 from agentrl_cli.config.schema import Config, ModelConfig
 from agentrl_cli.errors import ConfigError, RunError
-from agentrl_cli.runs import RunFolder
+from agentrl_cli.runs import RunFolder, step_of
 
 LESS_MEMORY = "the lengths; model.gradient_checkpointing=true and adapters (model.lora) need less, too"
 """What helps in training once the micro-batches are small."""
@@ -36,6 +36,14 @@ def set_threads(threads: int) -> None:
     """Set torch's CPU threads; 0 leaves torch's choice."""
     if threads:
         torch.set_num_threads(threads)
+
+
+def say_resumed(run: RunFolder, checkpoint: Path, *, total: int) -> str:
+    """Return where a resumed run goes on, for its user."""
+    step = step_of(checkpoint)
+    if step >= total:
+        return f"all {total} steps of {run.path} were done already"
+    return f"{run.path} goes on after step {step} of {total}"
 
 
 def open_run(
@@ -65,5 +73,5 @@ def open_run(
             "checkpoint: --set model.path=RUN/checkpoints/step-N",
         )
     checkpoint = run.latest_checkpoint()
-    run.truncate_after(int(checkpoint.name.removeprefix("step-")) if checkpoint else 0)
+    run.truncate_after(step_of(checkpoint) if checkpoint else 0)
     return run, checkpoint

@@ -27,7 +27,7 @@ from agentrl_cli.training.checkpoint import TrainerState, load_trainer_state, sa
 from agentrl_cli.training.forward import build_row_batch, score_tokens
 from agentrl_cli.training.interrupts import graceful_stop
 from agentrl_cli.training.optimizer import build_optimizer, step_optimizer
-from agentrl_cli.training.setup import LESS_MEMORY, check_trainable, open_run, set_threads
+from agentrl_cli.training.setup import LESS_MEMORY, check_trainable, open_run, say_resumed, set_threads
 from agentrl_cli.training.sft_data import RowBuilder, TokenRow
 
 _ROWS_HINT = "each row needs `messages`, with a prompt before an assistant turn; agentrl collect writes such rows"
@@ -63,7 +63,7 @@ def run_sft(config: Config, *, data: Path, out: Path | None, resume: Path | None
         reporter.info(
             f"{len(rows.train)} rows to train on, {len(rows.held_out)} held out, {rows.num_too_long} too long"
         )
-        result = _train(config, policy, rows, run=run, checkpoint=checkpoint, reporter=reporter)
+        result = _train(config, policy, rows, data=data, run=run, checkpoint=checkpoint, reporter=reporter)
     return {"run": str(run.path), **result, "wall_s": round(time.monotonic() - start, 2)}
 
 
@@ -101,6 +101,7 @@ def _train(
     policy: Policy,
     rows: SftData,
     *,
+    data: Path,
     run: RunFolder,
     checkpoint: Path | None,
     reporter: Reporter,
@@ -112,6 +113,8 @@ def _train(
         state = load_trainer_state(checkpoint, optimizer)
     per_epoch = -(-len(rows.train) // sft.batch_size)
     total = per_epoch * sft.epochs
+    if checkpoint:
+        reporter.info(say_resumed(run, checkpoint, total=total))
     loss = next((row["loss"] for row in reversed(run.metric_rows()) if "loss" in row), float("nan"))
     with graceful_stop(reporter) as stop:
         for step in range(state.step, total):
@@ -133,6 +136,7 @@ def _train(
                 save_checkpoint(run.checkpoint_path(done), policy, optimizer, state)
                 run.prune_checkpoints(config.run.keep_checkpoints)
             if stop:
+                reporter.info(f"stopped after step {done}; go on with: agentrl sft --data {data} --resume {run.path}")
                 stop.exit()
     eval_loss = _eval_loss(policy, rows.held_out, config=sft) if rows.held_out else None
     return {

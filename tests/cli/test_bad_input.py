@@ -242,6 +242,16 @@ def test_sft_is_not_resumed_on_other_rows(tmp_path: Path) -> None:
     assert "moved.jsonl" in changed.stderr
 
 
+def test_no_result_of_an_evaluation_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second evaluation of the same kind gets a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        done = invoke("eval", "generated", "--preset", "tiny", "--model", "builtin:tiny", small=True)
+        assert done.exit_code == 0, done.stderr
+    folders = sorted(path.name for path in (tmp_path / "runs" / "eval").iterdir())
+    assert folders == ["generated-builtin-tiny", "generated-builtin-tiny-2"]
+
+
 _DROP_RIGHTS = """
 import ctypes
 class Header(ctypes.Structure):

@@ -166,7 +166,11 @@ def test_python_dash_m_is_the_same_command() -> None:
             "did you mean grpo.epsilon_high?",
         ),
         (["rl", "--set", "learning_rate=1"], "'learning_rate' is ambiguous", "optim.learning_rate"),
-        (["rl", "--preset", "5b"], "unknown preset '5b'", "presets are 135m, 32b, 4b, 4b-grpo, 7b, tiny"),
+        (
+            ["rl", "--preset", "tinny"],
+            "unknown preset 'tinny'",
+            "mean tiny? presets are 135m, 32b, 4b, 4b-grpo, 7b",
+        ),
         (["rl", "--config", "no.toml"], "config file 'no.toml' does not exist", "TOML"),
         (["rl", "--set", "grpo.delta=1"], "delta=1.0 must exceed", ""),
         (["rl", "--seed", "-1"], "run.seed must be at least 0, got -1", "Seed"),
@@ -174,6 +178,12 @@ def test_python_dash_m_is_the_same_command() -> None:
         (["eval", "generated", "--set", "steps=0"], "run.steps must be above 0", "RL steps"),
         (["eval", "verifier", "--preset", "tiny"], "eval verifier needs --data", "rows are"),
         (["presets", "show", "5b"], "unknown preset '5b'", "presets are"),
+        (
+            ["rl", "--set", "clip_ratio_high=0.3"],
+            "unknown setting 'clip_ratio_high'",
+            "did you mean grpo.epsilon_high?",
+        ),
+        (["rl", "--set", "lr=1"], "unknown setting 'lr'", "did you mean optim.learning_rate?"),
         (["presets", "explain", "stepz"], "unknown setting 'stepz'", "did you mean run.steps?"),
     ],
 )
@@ -268,9 +278,13 @@ def test_a_run_is_resumed_and_evaluated_under_its_own_settings(tmp_path: Path) -
 
 def test_presets_are_listed_shown_and_explained() -> None:
     """`presets show` prints TOML that --config takes back."""
-    assert invoke("presets", "list").stdout.split() == ["135m", "32b", "4b", "4b-grpo", "7b", "tiny"]
+    listed = dict(line.split(maxsplit=1) for line in invoke("presets", "list").stdout.splitlines())
+    assert list(listed) == ["135m", "32b", "4b", "4b-grpo", "7b", "tiny"]
+    assert listed["4b"] == "Qwen3-4B-Instruct-2507 with GRPO-TCR"
     assert "epsilon_high = 0.315" in invoke("presets", "show", "4b").stdout
-    assert invoke("presets", "explain", "epsilon_high").stdout.startswith("grpo.epsilon_high\n")
+    explained = invoke("presets", "explain", "epsilon_high").stdout.splitlines()
+    assert explained[0] == "grpo.epsilon_high"
+    assert explained[-1] == "  presets: 135m 0.315, 32b 0.28, 4b 0.315, 4b-grpo 0.2, 7b 0.28, tiny 0.315"
 
 
 def test_a_shown_preset_is_a_config_file(tmp_path: Path) -> None:

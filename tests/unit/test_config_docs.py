@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_cli.config.catalog import catalog, explain
-from agentrl_cli.config.docs import ELSEWHERE, render
+from agentrl_cli.config.catalog import catalog
+from agentrl_cli.config.docs import render
+from agentrl_cli.config.elsewhere import ELSEWHERE
+from agentrl_cli.config.explain import explain
 from agentrl_cli.errors import ConfigError
 
 
@@ -37,8 +39,8 @@ def test_explain_says_which_variant_a_setting_needs() -> None:
 
 
 def test_explain_lists_a_section() -> None:
-    """A section lists what stands in it."""
-    assert "grpo.overlong.cache_tokens: L_cache" in explain("overlong")
+    """A section lists what stands in it, with defaults."""
+    assert "grpo.overlong.cache_tokens (4096): L_cache" in explain("overlong")
 
 
 def test_explain_refuses_unknown_names() -> None:

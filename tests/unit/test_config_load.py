@@ -90,7 +90,7 @@ def test_an_unknown_key_gets_the_nearest_full_name(key: str, suggestion: str) ->
 
 def test_an_unknown_key_without_a_near_name_lists_its_section() -> None:
     """Where nothing is near, the section's settings are listed."""
-    assert "learning_rate, schedule, warmup_frac" in refused("optim.lr=1").hint
+    assert "learning_rate, schedule, warmup_frac" in refused("optim.xyz=1").hint
 
 
 def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:

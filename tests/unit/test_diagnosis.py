@@ -419,3 +419,26 @@ def test_the_manual_has_every_rule(repo_root: Path) -> None:
     text = (repo_root / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     for rule in RULES:
         assert f"| {rule.number} | {rule.name} |" in text
+
+
+def test_a_model_that_got_worse_and_a_run_that_failed_are_said(tmp_path: Path) -> None:
+    """However short the run: held-out accuracy that fell by a tenth or more, the rate it fell under, and the end."""
+    config = load_config("tiny", None, ["optim.learning_rate=0.5"])
+    run = RunFolder.create(config, kind="rl", out=tmp_path / "run", digest=config_digest(config))
+    with run:
+        for step, accuracy in ((0, 0.5), (1, None), (2, 0.375)):
+            run.log_metrics(step, {"loss": 0.0} | ({"eval/held_out/avg@4": accuracy} if accuracy is not None else {}))
+    worse, *_ = diagnose_run(tmp_path / "run").notes
+    assert worse.startswith("the model got worse: held-out accuracy 0.500 at step 0, 0.375 at step 2")
+    assert worse.endswith("the first suspect is optim.learning_rate=0.5")
+
+    def fail() -> None:
+        with RunFolder.open(tmp_path / "run") as again:
+            again.log_metrics(3, {"eval/held_out/avg@4": 0.41})
+            raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        fail()
+    notes = diagnose_run(tmp_path / "run").notes
+    assert notes[0] == "the run failed: ValueError: boom"
+    assert not any("got worse" in note for note in notes)  # 0.09 below its start

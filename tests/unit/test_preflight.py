@@ -55,7 +55,7 @@ def test_the_error_names_everything_and_the_commands(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         require_possible(config, command="rl", sources=SOURCES, machine=machine(tmp_path))
     message, hint = caught.value.message, caught.value.hint
-    assert message.startswith("rl can't begin on this machine; missing:\n  GPU: no CUDA device was found")
+    assert message.startswith("rl can't begin on this machine; missing:\n  GPU: no CUDA device was found;")
     assert "model: Qwen/Qwen3-4B-Instruct-2507 is not on this machine (7.5 GiB to download)" in message
     assert "hf download Qwen/Qwen3-4B-Instruct-2507 --local-dir DIR, then --set model.path=DIR" in hint
     assert "hf download Gen-Verse/Open-AgentRL-30K --repo-type dataset --local-dir DIR" in hint

@@ -14,7 +14,7 @@ from agentrl_cli.config.load import load_run_config
 from agentrl_cli.config.schema import Config
 from agentrl_cli.errors import RunError
 from agentrl_cli.files import atomic_dir, read_rows, write_atomic
-from agentrl_cli.runs import RunFolder, newest_run, newest_trained_run
+from agentrl_cli.runs import RunFolder, find_run_folder, how_it_ended, newest_run, newest_trained_run
 
 
 def new_run(path: Path) -> RunFolder:
@@ -198,6 +198,49 @@ def test_a_run_that_fails_before_it_has_computed_anything_goes(tmp_path: Path) -
     assert (tmp_path / "run").exists()
 
 
+def test_a_name_means_the_run_of_that_name_unless_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What exists where it is named comes first; what exists nowhere stays as it was typed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "both").mkdir()
+    (tmp_path / "both").mkdir()
+    assert find_run_folder("first") == Path("runs/first")
+    assert find_run_folder("both") == Path("both")
+    assert find_run_folder("none") == Path("none")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, "done"),
+        (KeyboardInterrupt(), "stopped by Ctrl-C"),
+        (SystemExit(143), "stopped by SIGTERM"),
+        (ValueError("a\nb"), "failed: ValueError: a b"),
+    ],
+)
+def test_how_a_run_ended_is_kept(error: BaseException | None, text: str, tmp_path: Path) -> None:
+    """What pruning writes later does not hide it, and a run that goes on has none."""
+    with new_run(tmp_path / "run") as run:
+        run.log_metrics(1, {})
+    with RunFolder.open(tmp_path / "run") as run:
+        run.log_event("resumed after step 1")
+        assert how_it_ended(tmp_path / "run") == ""
+
+    def end() -> None:
+        with RunFolder.open(tmp_path / "run"):
+            if error is not None:
+                raise error
+
+    if error is None:
+        end()
+    else:
+        with pytest.raises(type(error)):
+            end()
+    with (tmp_path / "run" / "events.log").open("a") as events:
+        events.write("2026-01-01T00:00:00+00:00 pruned 2 checkpoints\n")
+    assert how_it_ended(tmp_path / "run") == text
+
+
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     """A missing folder, a model folder and a run of a newer version each get their own message."""
     with pytest.raises(RunError, match="is not a run: no such folder"):
@@ -234,4 +277,4 @@ def test_events_tell_how_a_run_ended(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a\nb"), RunFolder.open(tmp_path / "run"):
         raise ValueError("a\nb")
     lines = (tmp_path / "run" / "events.log").read_text().splitlines()
-    assert [line.partition(" ")[2] for line in lines] == ["created", "done", "ended by ValueError: a b"]
+    assert [line.partition(" ")[2] for line in lines] == ["created", "done", "failed: ValueError: a b"]

@@ -69,8 +69,8 @@ def test_runs_are_listed_newest_first_with_their_state(tmp_path: Path) -> None:
     holder.close()
     assert [(run.name, run.state, run.reason, run.steps, run.planned) for run in found] == [
         ("running", "running", "", 0, None),
-        ("killed", "stopped", "killed: nothing says how it ended", 0, 12),
-        ("a-failed", "stopped", "ended by ValueError: boom", 3, 12),
+        ("killed", "stopped", "killed, or the machine went down", 0, 12),
+        ("a-failed", "failed", "ValueError: boom", 3, 12),
         ("b-done", "done", "", 12, 12),
     ]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl_cli.errors import ModelError, SamplerError
+from agentrl_cli.errors import ModelError, OutOfMemoryError, SamplerError
 from agentrl_cli.types import Completion, FinishReason, SamplingParams
 from tests.unit.sampler_model import build_model, key, make, plain_logprobs, run, together, tokens
 
@@ -124,7 +124,7 @@ def test_a_failing_model_fails_every_request_and_the_sampler_recovers(model: Qwe
         return await asyncio.gather(*jobs, return_exceptions=True)
 
     def explode(module: torch.nn.Module, args: object) -> None:
-        raise RuntimeError("out of memory")
+        raise RuntimeError("shapes do not match")
 
     hook = model.model.layers[1].register_forward_pre_hook(explode)
     try:
@@ -132,8 +132,24 @@ def test_a_failing_model_fails_every_request_and_the_sampler_recovers(model: Qwe
     finally:
         hook.remove()
     assert [type(f) for f in failures] == [SamplerError] * 4
-    assert all("out of memory" in str(f) and isinstance(f.__cause__, RuntimeError) for f in failures)
+    assert all("shapes do not match" in str(f) and isinstance(f.__cause__, RuntimeError) for f in failures)
     assert [len(c.ids) for c in run(play())] == [9] * 4
+
+
+def test_a_lack_of_memory_is_no_failure_of_the_infrastructure(model: Qwen3ForCausalLM) -> None:
+    """It would strike the next trajectory, too: an error of its own, which names what to lower, ends the run."""
+    sampler = make(model)
+
+    def allocate(module: torch.nn.Module, args: object) -> None:
+        torch.empty(2**50)
+
+    hook = model.model.layers[1].register_forward_pre_hook(allocate)
+    try:
+        with pytest.raises(OutOfMemoryError, match="out of memory while generating") as caught:
+            run(sampler.generate(tokens(5, 0), SamplingParams(max_tokens=9), session=key(0, "g")))
+    finally:
+        hook.remove()
+    assert "sampler.max_batch" in caught.value.hint
 
 
 def test_logits_that_are_not_finite_are_an_error(model: Qwen3ForCausalLM) -> None:
