@@ -84,7 +84,8 @@ def test_a_long_message_is_not_wrapped() -> None:
 def test_signals_unwind_and_set_the_exit_code(signum: signal.Signals, code: int) -> None:
     """A signal in the middle of a command runs its clean-up and ends with 128 + its number."""
     code_text = (
-        "import time, typer\n"
+        "import signal, time, typer\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored\n"
         "from agentrl_cli.main import app\n"
         "@app.command('wait')\n"
         "def wait():\n"

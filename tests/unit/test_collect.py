@@ -97,6 +97,7 @@ from agentrl_cli.config.load import load_config
 from agentrl_cli.reporting import NullReporter
 settings = ["collect.num_problems=12", "sandbox.pool_size=1", "trajectories_per_problem=2", "collect.concurrency=2"]
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 config = load_config("tiny", None, settings)
 run_collect(config, problems="generated:sft", teacher="scripted", out=Path(sys.argv[1]), reporter=NullReporter())
 """
