@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentrl_cli.agent.arguments import read_arguments, read_checked
 from agentrl_cli.errors import ConfigError
 from agentrl_cli.types import ToolCall, ToolResult, ToolStatus
 from agentrl_cli.user_code import describe, load_user_module
@@ -25,17 +26,6 @@ from agentrl_cli.user_code import describe, load_user_module
 SETTING = "tools.module"
 _CONTRACT = "list functions with type hints and a docstring: `TOOLS = [my_tool]`"
 _CUT = "\n… (cut)"
-
-
-def read_arguments(call: ToolCall) -> tuple[dict[str, Any], str]:
-    """Return (arguments, error): the arguments of a call, or what is wrong with them in words for the model."""
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        return {}, "the arguments are not valid JSON"
-    if not isinstance(arguments, dict):
-        return {}, "the arguments must be a JSON object"
-    return arguments, ""
 
 
 def load_tools(file: str, *, timeout_s: float, max_output_chars: int) -> list[UserTool]:
@@ -69,7 +59,6 @@ class UserTool:
         self.name: str = function.__name__
         self.schema = schema
         self._function = function
-        self._signature = inspect.signature(function)
         self._file = Path(inspect.getfile(function))
         self._timeout_s = timeout_s
         self._max_output_chars = max_output_chars
@@ -80,13 +69,7 @@ class UserTool:
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Call the function with the arguments of the call."""
-        arguments, error = read_arguments(call)
-        if error:
-            return ToolResult(ToolStatus.INVALID, f"Error: {error}")
-        try:
-            self._signature.bind(**arguments)
-        except TypeError as problem:
-            return ToolResult(ToolStatus.INVALID, f"Error: {self.name}: {problem}")
+        arguments = read_checked(call)
         start = time.perf_counter()
         status, text = await self._run(arguments)
         return ToolResult(status, text, wall_s=time.perf_counter() - start)
@@ -151,6 +134,8 @@ def _try_samples(file: str, tools: Sequence[UserTool], samples: Mapping[str, Any
         if name not in by_name:
             raise ConfigError(f"{SETTING}={file!r}: SAMPLES names {name!r}, which is not in TOOLS", hint=_CONTRACT)
         call = ToolCall("sample", name, json.dumps(arguments))
-        result = asyncio.run(by_name[name].run(call))
-        if result.status is not ToolStatus.OK:
-            raise ConfigError(f"{SETTING}={file!r}: {name}({arguments}) fails on its sample: {result.content}")
+        _, error = read_arguments(call, by_name[name].schema)
+        result = None if error else asyncio.run(by_name[name].run(call))
+        if result is None or result.status is not ToolStatus.OK:
+            reason = error if result is None else result.content
+            raise ConfigError(f"{SETTING}={file!r}: {name}({arguments}) fails on its sample: {reason}")

@@ -167,15 +167,42 @@ class SandboxConfig(Section):
     """Limit of each output stream; the middle is cut out with a marker."""
 
 
+class SearchConfig(Section):
+    """The tool `search`."""
+
+    corpus: str = ""
+    """Folder of .txt, .md and .jsonl files (rows with `text`, perhaps `title` and `id`) that the model may search."""
+    top_k: Positive = 3
+    """Passages that a search returns."""
+    max_chars: Annotated[int, Field(ge=100)] = 1000
+    """Characters of a passage; longer texts are divided into several, at the end of a paragraph where one is near."""
+
+
 class ToolsConfig(Section):
     """Tools that the model may call."""
 
-    names: list[Literal["python"]] = ["python"]
-    """Tools of the package that are offered to the model; none with an empty list."""
+    names: list[Literal["python", "calculator", "symbolic", "search"]] = ["python"]
+    """Tools of the package that are offered to the model (`agentrl tools list`); none with an empty list."""
     module: str = ""
     """Python file with tools of your own: functions with type hints and a docstring, listed as `TOOLS`."""
     timeout_s: PositiveFloat = 30.0
-    """Wall-clock limit of one call of a tool from `module`; `python` has sandbox.timeout_s."""
+    """Wall-clock limit of one call of a tool from `module`; `python` and `symbolic` have sandbox.timeout_s."""
+    search: SearchConfig = SearchConfig()
+
+    @model_validator(mode="after")
+    def _search_has_a_corpus(self) -> ToolsConfig:
+        if "search" in self.names and not self.search.corpus:
+            raise ValueError("names lists 'search' but tools.search.corpus names no folder: set it, or drop the tool")
+        if self.search.corpus and "search" not in self.names:
+            raise ValueError("tools.search.corpus is set but names has no 'search': add it, or unset the corpus")
+        return self
+
+    @field_validator("names")
+    @classmethod
+    def _names_are_unique(cls, value: list[str]) -> list[str]:
+        if len(set(value)) != len(value):
+            raise ValueError(f"a tool is named twice: {value}")
+        return value
 
 
 class AgentConfig(Section):
