@@ -31,6 +31,7 @@ from agentrl_cli.commands.presets import presets
 from agentrl_cli.commands.rl import rl
 from agentrl_cli.commands.runs import runs
 from agentrl_cli.commands.sft import sft
+from agentrl_cli.commands.tools import tools
 from agentrl_cli.commands.view import view
 from agentrl_cli.errors import AgentRLError
 
@@ -95,6 +96,7 @@ app.command("chat")(chat)
 app.command("export")(export)
 app.add_typer(runs)
 app.add_typer(presets)
+app.add_typer(tools)
 app.command("doctor")(doctor)
 
 

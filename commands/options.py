@@ -209,6 +209,10 @@ def show_plan(config: Config, *, as_json: bool) -> None:
             timeout_s=config.tools.timeout_s,
             max_output_chars=config.sandbox.max_output_chars,
         )
+    if config.tools.search.corpus:
+        from agentrl_cli.data.corpus import corpus_folder
+
+        corpus_folder(config.tools.search.corpus)
     from agentrl_cli.config.load import resolved_dump
     from agentrl_cli.config.plan import make_plan
 

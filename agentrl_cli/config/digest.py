@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,13 @@ def config_digest(config: Config, *, exclude: Collection[str] = MAY_CHANGE, inpu
 
 
 def input_files(config: Config) -> list[str]:
-    """Return the files of the user, named by settings, that decide what a run computes: code and problems."""
+    """Return the files of the user, named by settings, that decide what a run computes: code, texts and problems."""
     code = [file for file in (config.rewards.module, config.tools.module) if file]
-    return code + [source for source in (config.data.train, config.data.eval) if Path(source).is_file()]
+    corpus = config.tools.search.corpus
+    texts = (
+        sorted(str(path) for path in Path(os.path.expanduser(corpus)).rglob("*") if path.is_file()) if corpus else []
+    )
+    return [*code, *texts] + [source for source in (config.data.train, config.data.eval) if Path(source).is_file()]
 
 
 def depends_on_steps(config: Config) -> bool:

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from shared import CALL_S, PYTHON_SCHEMA, is_right, python
 
+from agentrl_cli.agent.arguments import read_arguments
 from agentrl_cli.agent.base import Toolbox, ToolSession
 from agentrl_cli.agent.batch import Setting
 from agentrl_cli.agent.chat_format import ChatFormat
 from agentrl_cli.agent.loop import AgentLimits
 from agentrl_cli.agent.stack import Stack, pad_id
-from agentrl_cli.agent.tools import build_toolbox, read_code
+from agentrl_cli.agent.tools import build_toolbox
 from agentrl_cli.config.grpo import FilterGroupsConfig, GrpoConfig, OverlongConfig
 from agentrl_cli.config.schema import ModelConfig, OptimConfig, SandboxConfig, ToolsConfig, TransformersSamplerConfig
 from agentrl_cli.sampler.loading import load_policy
@@ -46,8 +47,9 @@ class InProcessToolbox:
         return self
 
     async def call(self, call: ToolCall) -> ToolResult:
-        code, error = read_code(call)
-        return ToolResult(ToolStatus.INVALID, error) if error else ToolResult(ToolStatus.OK, python(code))
+        arguments, error = read_arguments(call, PYTHON_SCHEMA)
+        error = call.error or error
+        return ToolResult(ToolStatus.INVALID, error) if error else ToolResult(ToolStatus.OK, python(arguments["code"]))
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agentrl_cli.config.digest import changed_settings, config_digest
@@ -75,3 +77,15 @@ def test_refills_count_into_the_most_that_is_sampled() -> None:
     assert batch_arithmetic(load_config("tiny", None, on))["rl_most_sampled_per_step"] == 384
     off = [*on, "filter_groups.enabled=false"]
     assert batch_arithmetic(load_config("tiny", None, off))["rl_most_sampled_per_step"] == 128
+
+
+def test_another_text_to_search_is_another_digest(tmp_path: Path) -> None:
+    """What a search finds decides what a run computes; the content counts, and that a text is there."""
+    (tmp_path / "a.txt").write_text("zebra")
+    config = load_config("tiny", None, ['tools.names=["search"]', f"tools.search.corpus={tmp_path}"])
+    digests = [config_digest(config)]
+    (tmp_path / "a.txt").write_text("horse")
+    digests.append(config_digest(config))
+    (tmp_path / "b.md").write_text("horse")
+    digests.append(config_digest(config))
+    assert len(set(digests)) == 3

@@ -47,6 +47,7 @@ async def wait(seconds: float) -> str:
 TOOLS = [wait]
 '''
 WAIT = '<tool_call>\n{"name": "wait", "arguments": {"seconds": 0.5}}\n</tool_call>'
+SEARCH = '<tool_call>\n{"name": "search", "arguments": {"query": "zebra"}}\n</tool_call>'
 LONG = "and on " * 60
 
 
@@ -75,6 +76,7 @@ _KL = (*_STEP, "grpo.beta=0.1")
 _IS = (*_STEP, "grpo.rollout_is=token")
 _SAMPLE = ("grpo.problems_per_step=2", "grpo.num_minibatches=1", "grpo.num_generations=3")
 _CONTROL = ("grpo.entropy_control.enabled=true", "grpo.beta=0.01", "grpo.entropy_control.beta_min=0.005")
+_SEARCH = ('tools.names=["search"]', "tools.search.corpus=TEXTS", "max_completion_length=1000")
 _NO_SETS = ("filter.near_duplicate_threshold=1.0",)
 
 TABLE: dict[str, Case] = {
@@ -104,6 +106,9 @@ TABLE: dict[str, Case] = {
     "sandbox.memory_mib": c(talk(call("len(bytearray(200 * 2**20))")), 64, 512),
     "sandbox.max_output_chars": c(talk(call("print('x' * 300)")), 100, 1000, "max_completion_length=1000"),
     "tools.names": c(talk(), "[]", '["python"]'),
+    "tools.search.corpus": c(talk(SEARCH), "TEXTS", "FEW_TEXTS", 'tools.names=["search"]'),
+    "tools.search.top_k": c(talk(SEARCH), 1, 2, *_SEARCH),
+    "tools.search.max_chars": c(talk(SEARCH), 100, 1000, *_SEARCH),
     "tools.module": c(talk(), "", "TOOL_FILE"),
     "tools.timeout_s": c(talk(WAIT), 0.1, 5.0, "tools.module=TOOL_FILE"),
     "agent.system_prompt": c(probes.system_prompt, "", "Think."),
@@ -224,6 +229,9 @@ def bench(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.Temp
     build_model(tiny_tokenizer, seed=1).save_pretrained(folder / "other")
     tiny_tokenizer.save_pretrained(folder / "other")
     (folder / "tool.py").write_text(MODULE_TOOL)
+    (folder / "texts" / "few").mkdir(parents=True)
+    (folder / "texts" / "few" / "a.txt").write_text("zebra " + "and on " * 30)
+    (folder / "texts" / "b.txt").write_text("zebra")
     (folder / "reward.py").write_text("def reward(trajectory):\n    return 0.25\n")
     sandbox = LocalSandbox(SandboxConfig(pool_size=1))
     threads = torch.get_num_threads()
@@ -237,6 +245,7 @@ def bench(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.Temp
 def test_a_setting_changes_something(key: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two values of one key, all else equal: the probe shows a difference, and none between equal values."""
     monkeypatch.setenv("AGENTRL_TEST_KEY", "secret")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bench.folder / "cache"))
     case = TABLE[key]
     first, again, second = (observe(key, value, case, bench) for value in (case.first, case.first, case.second))
     assert first == again, f"the probe of {key} is not stable"
@@ -248,7 +257,8 @@ def observe(key: str, value: str, case: Case, bench: Bench) -> object:
     if key == "sampler.type" and value == "openai":
         case = Case(case.probe, case.first, case.second, _CHAT)
     texts = [*case.both, f"{key}={value}"]
-    names = {"OTHER_MODEL": "other", "TOOL_FILE": "tool.py", "REWARD_FILE": "reward.py"}
+    names = {"OTHER_MODEL": "other", "TOOL_FILE": "tool.py", "REWARD_FILE": "reward.py",
+             "FEW_TEXTS": "texts/few", "TEXTS": "texts"}  # fmt: skip
     for word, file in names.items():
         texts = [text.replace(word, str(bench.folder / file)) for text in texts]
     return case.probe(load_config("tiny", None, texts), bench)

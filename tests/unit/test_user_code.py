@@ -196,7 +196,7 @@ def test_a_tool_that_hangs_is_timed_out(tmp_path: Path) -> None:
     [
         ("def f(): pass", "has no list of functions `TOOLS`"),
         ("def f(x):\n    'Do.'\nTOOLS = [f]", "f has no schema"),
-        (TOOLS.replace('"b": 2', '"b": "x"'), r"add\(.*\) fails on its sample: TypeError"),
+        (TOOLS.replace('"b": 2', '"b": "x"'), r"add\(.*\) fails on its sample: add: 'b' must be an integer"),
         (TOOLS.replace('"add":', '"sum":'), "SAMPLES names 'sum'"),
         (TOOLS.replace("add", "python"), "two tools have one name"),
     ],
