@@ -82,6 +82,10 @@ class Refused(Failure):
     """The server did not run the code."""
 
 
+class LeftAlone(Refused):
+    """Nothing was sent: the circuit breaker is open."""
+
+
 class Lost(Failure):
     """The code may have run, but what came of it is not known or the interpreter broke."""
 
@@ -113,7 +117,7 @@ class Breaker:
         """Let a request through and learn from how it went; a control is always let through.
 
         Raises:
-            Refused: the server is left alone.
+            LeftAlone: the request does not pass.
         """
         is_probe = self.is_open and not is_control
         if is_probe:
@@ -134,7 +138,7 @@ class Breaker:
     def _admit(self) -> None:
         rest_s = self._opened_s + self._settings.breaker_wait_s - self._clock()
         if rest_s > 0 or self._is_probing:
-            raise Refused(
+            raise LeftAlone(
                 f"failed {self._num_failures} times in a row and is tried again in {max(0.0, rest_s):.0f} s; "
                 f"the last time: {self._last}",
                 cost=_NO_MORE_TRIES,
@@ -180,14 +184,19 @@ class FusionClient:
         """Await `attempt()`, again after failures, with growing waits.
 
         Raises:
-            Refused | Lost: it failed the last time too.
+            Refused | Lost: it failed the last time too. If only the circuit breaker stopped the tries, what was
+                lost before still wants to be judged: code that breaks the server must not be excused by that.
         """
         spent = 0
+        lost: Lost | None = None
         while True:
             try:
                 with self.breaker.attempt():
                     return await attempt()
             except Failure as failure:
+                if isinstance(failure, LeftAlone) and lost is not None:
+                    raise lost from failure
+                lost = failure if isinstance(failure, Lost) else lost
                 spent += failure.cost
                 if spent > self._settings.max_retries:
                     raise

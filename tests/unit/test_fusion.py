@@ -348,6 +348,14 @@ def test_a_dead_server_is_left_alone(server: FusionServer) -> None:
     assert "failed 5 times in a row" in results[1].exception
 
 
+def test_an_open_breaker_excuses_nobody(server: FusionServer) -> None:
+    """A cell that opened the breaker by itself is judged all the same, and passing controls close it again."""
+    server.always = for_cell("guilty", status(500))
+    results = run(server, "'guilty'", "6*7", breaker_failures=2)
+    assert [result.status for result in results] == [ToolStatus.CRASH, ToolStatus.OK]
+    assert len(server.requests) == 2 + 3 + 1  # two tries open it, three known-good cells close it
+
+
 def test_sessions_wait_for_a_place_and_share_connections(server: FusionServer) -> None:
     """No more than `max_sessions` requests are under way, over as many connections."""
 
