@@ -92,6 +92,12 @@ def forged(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
     send(handler, {**NO_FILE, "files": {name: "eyJzdG9wIjogIiJ9"}})  # {"stop": ""}
 
 
+def miscounting(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
+    """Run another cell than the one that was sent."""
+    request = server.requests[-1]
+    send(handler, run_code({**request, "stdin": request["stdin"].replace("6*7", "6*8")}))
+
+
 FAULTS: dict[str, Fault] = {
     "429": status(429),
     "503": status(503),
@@ -117,6 +123,12 @@ def test_a_cell_comes_back_with_output_and_value(server: FusionServer) -> None:
     [result] = run(server, "import sys\nprint('a')\nprint('b', file=sys.stderr)\n6*7")
     assert (result.status, result.stdout, result.stderr, result.value) == (ToolStatus.OK, "a\n", "b\n", "42")
     assert result.isolation == "remote"
+
+
+def test_output_comes_back_to_its_last_byte(server: FusionServer) -> None:
+    """Bytes that begin a character and end the output are shown."""
+    [result] = run(server, "import sys\nn = sys.stdout.buffer.write(b'a\\xe4')")
+    assert result.stdout == "a\\xe4"
 
 
 def test_earlier_cells_run_again_with_their_output_hidden(server: FusionServer) -> None:
@@ -220,8 +232,9 @@ def test_what_fails_for_one_cell_only_is_its_own_doing(
         ("import ctypes\nctypes.string_at(0)", "killed by SIGSEGV"),
         ("import os\nos.kill(os.getppid(), 9)", "ended with code -9 and no report"),
         ("import os\nos.write(200, b'xxxxxxxxxxxx')", "it wrote to the protocol"),
+        ("import os\nos.write(200, bytes(4))", "it wrote to the protocol"),
     ],
-    ids=["exit", "segfault", "supervisor", "garbage"],
+    ids=["exit", "segfault", "supervisor", "garbage", "empty-frame"],
 )
 def test_an_interpreter_that_dies_is_replayed_then_a_crash(server: FusionServer, code: str, reason: str) -> None:
     """What ended the interpreter is said; two tries and a known-good cell decide; the session goes on."""
@@ -255,8 +268,8 @@ def test_health_runs_a_known_good_cell(server: FusionServer) -> None:
     """Health names the level after one request, and fails when the answer is wrong."""
     assert asyncio.run(FusionSandbox(FusionSettings(server.url)).health()) == "remote"
     assert len(server.requests) == 1
-    server.always = forged
-    with pytest.raises(SandboxError, match="it wrote to the protocol"):
+    server.always = miscounting
+    with pytest.raises(SandboxError, match="a known-good cell gave '48'"):
         asyncio.run(FusionSandbox(FusionSettings(server.url), first_wait_s=0.02).health())
 
 
@@ -277,6 +290,16 @@ def test_a_server_that_hangs_is_given_up(server: FusionServer) -> None:
         asyncio.run(work())
     assert 0.4 <= time.monotonic() - started_s < 5.0
     assert len(server.requests) == 2
+
+
+def test_answers_are_read_up_to_a_limit(server: FusionServer) -> None:
+    """An answer that is far too long is not read to its end."""
+    server.always = flood
+    client = FusionClient(FusionSettings(server.url))
+    request = {"code": "", "language": "python", "run_timeout": 5.0}
+    # 16 MiB and 64 bytes for each character of output
+    with pytest.raises(Lost, match="an answer of more than 16777856 bytes"):
+        asyncio.run(client.run_code(request, max_output_chars=10))
 
 
 def test_waits_between_tries_grow(server: FusionServer) -> None:
@@ -348,6 +371,13 @@ def test_a_dead_server_is_left_alone(server: FusionServer) -> None:
     assert "failed 5 times in a row" in results[1].exception
 
 
+def test_a_busy_server_is_not_taken_for_a_dead_one(server: FusionServer) -> None:
+    """Status 429 does not open the breaker: each call has its 4 tries."""
+    server.always = status(429)
+    run(server, "1", "2", breaker_failures=2)
+    assert len(server.requests) == 8
+
+
 def test_an_open_breaker_excuses_nobody(server: FusionServer) -> None:
     """A cell that opened the breaker by itself is judged all the same, and passing controls close it again."""
     server.always = for_cell("guilty", status(500))
@@ -375,8 +405,13 @@ def test_sessions_wait_for_a_place_and_share_connections(server: FusionServer) -
 def test_one_sandbox_serves_one_event_loop_after_the_other(server: FusionServer) -> None:
     """Connections and places of a loop that ended do not get in the way."""
     sandbox = FusionSandbox(FusionSettings(server.url, max_sessions=1))
-    values = [asyncio.run(run_cells(sandbox, code))[0].value for code in ("1", "2")]
-    assert values == ["1", "2"]
+
+    async def work() -> list[str]:
+        # the second session waits for the first one's place
+        results = await asyncio.gather(run_cells(sandbox, "1"), run_cells(sandbox, "2"))
+        return [result.value for [result] in results]
+
+    assert asyncio.run(work()) == asyncio.run(work()) == ["1", "2"]
 
 
 def test_closed_sandboxes_and_sessions_say_so(server: FusionServer) -> None:
