@@ -173,3 +173,63 @@ def flood(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
     handler.end_headers()
     for _ in range(num_parts):
         handler.wfile.write(b" " * (1 << 20))
+
+
+def for_cell(part: str, fault: Fault) -> Fault:
+    """Fail requests whose cells contain `part`; others run."""
+
+    def choose(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
+        request = server.requests[-1]
+        if part in request["stdin"]:
+            fault(server, handler)
+        else:
+            send(handler, run_code(request))
+
+    return choose
+
+
+def forged(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
+    """Leave another file in the place of the report."""
+    name = server.requests[-1]["fetch_files"][0]
+    send(handler, {**NO_FILE, "files": {name: "eyJzdG9wIjogIiJ9"}})  # {"stop": ""}
+
+
+def miscounting(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
+    """Run another cell than the one that was sent."""
+    request = server.requests[-1]
+    send(handler, run_code({**request, "stdin": request["stdin"].replace("6*7", "6*8")}))
+
+
+NO_FILE = {
+    "status": "Success",
+    "message": "",
+    "run_result": {"status": "Finished", "return_code": 0, "stdout": "", "stderr": ""},
+    "files": {},
+}
+TOO_SLOW = {
+    "status": "Failed",
+    "message": "",
+    "run_result": {"status": "TimeLimitExceeded", "execution_time": 9.0, "stdout": "", "stderr": ""},
+    "files": {},
+}
+SERVER_FAILED = {"status": "SandboxError", "message": "no space left", "run_result": None, "files": {}}
+WRONG_SCHEMA = {"status": "Success", "output": "42"}
+FAULTS: dict[str, Fault] = {
+    "429": status(429),
+    "503": status(503),
+    "500": status(500),
+    "502": status(502),
+    "404": status(404),
+    "413": status(413),
+    "drop": drop,
+    "half": half,
+    "flood": flood,
+    "forged": forged,
+    "no_json": body("{not json"),
+    "list": body([]),
+    "wrong_schema": body(WRONG_SCHEMA),
+    "server_failed": body(SERVER_FAILED),
+    "no_file": body(NO_FILE),
+    "too_slow": body(TOO_SLOW),
+}
+"""By the name of what goes wrong."""

@@ -9,7 +9,6 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,23 @@ from agentrl_cli.sandbox.fusion_client import Breaker, FusionClient, FusionSetti
 from agentrl_cli.sandbox.fusion_program import build_program
 from agentrl_cli.types import ToolStatus
 from tests.unit import fusion_server
-from tests.unit.fusion_server import Fault, FusionServer, body, drop, flood, half, hang, run_code, send, status
+from tests.unit.fusion_server import (
+    FAULTS,
+    SERVER_FAILED,
+    WRONG_SCHEMA,
+    Fault,
+    FusionServer,
+    body,
+    drop,
+    flood,
+    for_cell,
+    half,
+    hang,
+    miscounting,
+    status,
+)
 
 LIMITS = Limits(timeout_s=5.0, memory_mib=256, max_output_chars=1000)
-NO_FILE = {
-    "status": "Success",
-    "message": "",
-    "run_result": {"status": "Finished", "return_code": 0, "stdout": "", "stderr": ""},
-    "files": {},
-}
-TOO_SLOW = {
-    "status": "Failed",
-    "message": "",
-    "run_result": {"status": "TimeLimitExceeded", "execution_time": 9.0, "stdout": "", "stderr": ""},
-    "files": {},
-}
-SERVER_FAILED = {"status": "SandboxError", "message": "no space left", "run_result": None, "files": {}}
-WRONG_SCHEMA = {"status": "Success", "output": "42"}
 
 
 @pytest.fixture
@@ -71,51 +70,6 @@ def run(server: FusionServer, *cells: str, **changes: Any) -> list[Result]:
             await sandbox.close()
 
     return asyncio.run(work())
-
-
-def for_cell(part: str, fault: Fault) -> Fault:
-    """Fail requests whose cells contain `part`; others run."""
-
-    def choose(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
-        request = server.requests[-1]
-        if part in request["stdin"]:
-            fault(server, handler)
-        else:
-            send(handler, run_code(request))
-
-    return choose
-
-
-def forged(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
-    """Leave another file in the place of the report."""
-    name = server.requests[-1]["fetch_files"][0]
-    send(handler, {**NO_FILE, "files": {name: "eyJzdG9wIjogIiJ9"}})  # {"stop": ""}
-
-
-def miscounting(server: FusionServer, handler: BaseHTTPRequestHandler) -> None:
-    """Run another cell than the one that was sent."""
-    request = server.requests[-1]
-    send(handler, run_code({**request, "stdin": request["stdin"].replace("6*7", "6*8")}))
-
-
-FAULTS: dict[str, Fault] = {
-    "429": status(429),
-    "503": status(503),
-    "500": status(500),
-    "502": status(502),
-    "404": status(404),
-    "413": status(413),
-    "drop": drop,
-    "half": half,
-    "flood": flood,
-    "forged": forged,
-    "no_json": body("{not json"),
-    "list": body([]),
-    "wrong_schema": body(WRONG_SCHEMA),
-    "server_failed": body(SERVER_FAILED),
-    "no_file": body(NO_FILE),
-    "too_slow": body(TOO_SLOW),
-}
 
 
 def test_a_cell_comes_back_with_output_and_value(server: FusionServer) -> None:
