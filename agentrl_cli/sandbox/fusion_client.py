@@ -1,9 +1,11 @@
 """Requests to a SandboxFusion server: connections, limits on answers, retries and a circuit breaker.
 
-Speaks `POST /run_code` as in SandboxFusion's repository (bytedance/SandboxFusion, sandbox/server/sandbox_api.py,
-2025): the request is `{"code", "language", "compile_timeout", "run_timeout", "stdin", "files", "fetch_files"}`, the
-answer `{"status": "Success" | "Failed" | "SandboxError", "message", "compile_result", "run_result": {"status":
-"Finished" | "Error" | "TimeLimitExceeded", "execution_time", "return_code", "stdout", "stderr"}, "files"}`.
+Speaks `POST /run_code` as SandboxFusion's sandbox/server/sandbox_api.py of 2024 defines it (the protocol has no
+version number): the request is `{"code", "language", "compile_timeout", "run_timeout", "stdin", "files",
+"fetch_files"}`, the answer `{"status": "Success" | "Failed" | "SandboxError", "message", "compile_result",
+"run_result": {"status": "Finished" | "Error" | "TimeLimitExceeded", "execution_time", "return_code", "stdout",
+"stderr"}, "files"}`, with files in base64. What a program prints is not relied on: the server reads it
+without waiting and loses what is long, so results come back as a file.
 
 Two kinds of failure are told apart. `Refused`: the server did not run the code, so it can't be the code's
 doing. `Lost`: the code may have run; whose doing it is, is decided in `fusion.py`.
