@@ -1,8 +1,9 @@
 """What runs on a SandboxFusion server during one call: a supervisor with one interpreter under it.
 
 Sent as source by `fusion_program.py`, so it and what it imports keep to the standard library, numpy and
-Python 3.10, for which SandboxFusion's runtime/python/install-python-runtime.sh makes its environment. The interpreter is the local backend's (`child.py`). It is
-forked before the request is read, so that nothing of the request lies in its memory.
+Python 3.10, for which SandboxFusion's runtime/python/install-python-runtime.sh makes its environment.
+The interpreter is the local backend's (`child.py`). It is forked before the request is read, so that
+nothing of the request lies in its memory.
 
 stdin: JSON `{"answer_file", "cells": [{"code", "timeout_s"}, ...], "memory_mib", "max_chars"}`. All cells
 run in one interpreter; the last one is what the call is about, the others make its variables again.
