@@ -173,7 +173,7 @@ def test_hostile_expressions_are_refused_at_once(expression: str) -> None:
     start = time.process_time()
     with pytest.raises(ArithmeticProblem) as caught:
         evaluate(expression)
-    assert time.process_time() - start < 0.1
+    assert time.process_time() - start < 2.0  # any of them would take minutes, or for ever
     assert len(str(caught.value)) < MAX_CHARS + 500
 
 
